@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -27,12 +28,23 @@ class UsedMemory(Protocol):
 
 # Torch takes every use of memory that it is told of while any thread captures a CUDA graph for one by that graph, and
 # forgets it when the capture ends. Memory that other threads were told to keep would be another batch's too early.
-_capturing = threading.RLock()
+_captures = threading.RLock()
+_num_captures = 0  # of the thread that has the lock, one in another
+_dropped: deque[tuple[Iterable[torch.cuda.Stream], Sequence[UsedMemory]]] = deque()  # of which torch is yet to be told
 
 
-def capturing() -> AbstractContextManager[Any]:
-    """While a CUDA graph is captured, in a ``with`` block: other threads hand out batches afterwards."""
-    return _capturing
+@contextmanager
+def capturing() -> Iterator[None]:
+    """While a CUDA graph is captured: other threads hand out batches afterwards, and what is dropped stays so long."""
+    global _num_captures
+    with _captures:
+        _num_captures += 1
+        try:
+            yield
+        finally:
+            _num_captures -= 1
+            if _num_captures == 0:
+                _tell_of_dropped()
 
 
 def record_uses(memory: Iterable[UsedMemory], stream: Any) -> None:
@@ -40,9 +52,19 @@ def record_uses(memory: Iterable[UsedMemory], stream: Any) -> None:
 
     Waits while another thread is ``capturing``.
     """
-    with _capturing:
+    with _captures:
         for tensor in memory:
             tensor.record_stream(stream)
+        if _dropped and _num_captures == 0:
+            _tell_of_dropped()
+
+
+def _tell_of_dropped() -> None:
+    while _dropped:
+        streams, memory = _dropped.popleft()
+        for stream in streams:
+            for tensor in memory:
+                tensor.record_stream(stream)
 
 
 class StreamUses:
@@ -91,17 +113,18 @@ def note_received(tensor: UsedMemory) -> None:
 
 
 def _leave(streams: Mapping[int, torch.cuda.Stream], memory: Sequence[UsedMemory]) -> None:
-    is_torch_told = all(tensor.is_cuda and tensor.untyped_storage().data_ptr() not in _received for tensor in memory)
-    # It may be the garbage collector that drops it, in a thread that must not wait for whoever captures.
-    if not is_torch_told or not _capturing.acquire(blocking=False):
+    if not all(tensor.is_cuda and tensor.untyped_storage().data_ptr() not in _received for tensor in memory):
         for stream in streams.values():
             stream.synchronize()
         return
-    try:
-        for stream in streams.values():
-            record_uses(memory, stream)
-    finally:
-        _capturing.release()
+    _dropped.append(([*streams.values()], memory))
+    # The garbage collector may be who drops it, in a thread that must not wait for one that captures.
+    if _captures.acquire(blocking=False):
+        try:
+            if _num_captures == 0:
+                _tell_of_dropped()
+        finally:
+            _captures.release()
 
 
 def wait_at_drop(owner: object, device: torch.device) -> StreamUses:

@@ -105,7 +105,6 @@ def test_uses_are_told_after_a_capture(current: SimpleNamespace) -> None:
     owner, held = Owner(), Memory()
     StreamUses(owner, GPU, [held]).note()
     del owner  # the garbage collector may do that, and waits for no capture
-    assert current.stream.num_waits == 1
     assert not held.streams
     told = threading.Thread(target=record_uses, args=([memory], current.stream))
     told.start()
@@ -113,10 +112,19 @@ def test_uses_are_told_after_a_capture(current: SimpleNamespace) -> None:
     for thread in (other, told):
         thread.join()
     assert found == [[]]
-    assert memory.streams == [current.stream]
-    with capturing():  # whoever captures may hand out batches
-        record_uses([memory], current.stream)
-    assert len(memory.streams) == 2
+    assert memory.streams == held.streams == [current.stream]
+    assert current.stream.num_waits == 0
+
+
+def test_what_is_dropped_by_whoever_captures_stays_until_the_capture_has_ended(current: SimpleNamespace) -> None:
+    owner, held, batch = Owner(), Memory(), Memory()
+    StreamUses(owner, GPU, [held]).note()
+    with capturing():
+        del owner
+        with capturing():
+            record_uses([batch], current.stream)  # whoever captures may hand out batches
+        assert not held.streams
+    assert held.streams == batch.streams == [current.stream]
 
 
 def test_page_locked_memory_is_waited_for(current: SimpleNamespace) -> None:
