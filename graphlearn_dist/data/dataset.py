@@ -21,7 +21,7 @@ from ..utils.units import parse_size
 from ..utils.values import check_disjoint, check_distinct, check_rows, check_weights, label_of
 from . import shared_memory
 from .columns import NamedColumns, column_stores, handles_by_type
-from .device.device_group import DeviceGroup
+from .device.device_group import DeviceGroup, usable_gpu
 from .disk_tier import FeatureMemory
 from .feature import Feature, divide_memory
 from .graph import Graph
@@ -513,6 +513,7 @@ class Dataset(NamedColumns):
             InvalidArgumentError: there is no such GPU, or it is not of the groups; nothing of the data set is on one.
                 Nothing is moved then.
         """
+        usable_gpu(device)
         graphs = [graph for graph in self.graphs().values() if graph.device is not None]
         features = (*by_type(self.node_features).values(), *by_type(self.edge_features).values())
         if not graphs and not any(feature.gathers_on_gpu for feature in features):

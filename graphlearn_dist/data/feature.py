@@ -19,7 +19,7 @@ from ..utils.device import gpu_number
 from ..utils.tensor import convert_to_tensor
 from ..utils.units import parse_size
 from . import shared_memory
-from .device.device_group import DeviceGroup, gpus_by_group, group_of, usable_gpu
+from .device.device_group import DeviceGroup, gpus_by_group, group_of, usable_gpu, usable_groups
 from .device.device_rows import DeviceRows, FollowedCopy
 from .device.placed_rows import PlacedRows
 from .device.row_placement import place_rows
@@ -71,6 +71,8 @@ class Feature:
     Raises:
         InvalidArgumentError: rows cannot be cast to ``out_dtype``; ``device_cache`` is no size.
         InvalidArgumentError: GPU rows are asked for where there is no GPU, or the tensor has no rows dimension.
+        InvalidArgumentError: ``device`` names no GPU that is there; the groups are no groups of GPUs, or share one, or
+            ``device`` is of none of them.
     """
 
     def __init__(
@@ -90,13 +92,14 @@ class Feature:
     ) -> None:
         if not 0.0 <= split_ratio <= 1.0:
             raise InvalidArgumentError(f"split_ratio: expected a share between 0 and 1, got {split_ratio}")
-        gpu = gpu_number(device)
-        wants_gpu = with_gpu is not False and (split_ratio != 0.0 or gpu is not None or device_cache is not None)
-        if wants_gpu and (gpu or 0) >= _C.cuda_device_count():
-            raise InvalidArgumentError(
-                f"split_ratio, device, device_cache: rows on a GPU were asked for, {_C.cuda_device_count()} GPUs are "
-                "usable"
-            )
+        may_gather = with_gpu is not False
+        gpu = gpu_number(device, count=_C.cuda_device_count, must_be_there=may_gather)
+        wants_gpu = may_gather and (split_ratio != 0.0 or gpu is not None or device_cache is not None)
+        groups = usable_groups(device_group_list, must_be_there=wants_gpu)
+        if wants_gpu and not _C.cuda_device_count():
+            raise InvalidArgumentError("split_ratio, device_cache: rows on a GPU were asked for, 0 GPUs are usable")
+        if wants_gpu and gpu is not None:
+            group_of(gpu, gpus_by_group(groups))
         tensor = convert_to_tensor(feature_tensor, dtype, "feature_tensor")
         if not isinstance(tensor, torch.Tensor) or tensor.dim() < 1:
             raise InvalidArgumentError("feature_tensor: expected a tensor of rows")
@@ -106,7 +109,7 @@ class Feature:
             check_index_vector(convert_to_tensor(id2index, name="id2index"), "id2index") if is_data else id2index
         )
         self.split_ratio = split_ratio
-        self.device_group_list = device_group_list
+        self.device_group_list = list(groups) or None
         self.device = gpu
         self.with_gpu = with_gpu
         self.num_threads = num_threads
@@ -227,8 +230,8 @@ class Feature:
         Raises:
             InvalidArgumentError: there is no such GPU, or it is of none of the groups.
         """
+        gpu = usable_gpu(device)
         if self._gathers_on_gpu:
-            gpu = usable_gpu(device)
             group_of(gpu, gpus_by_group(self.device_group_list))
             self.device = gpu
 

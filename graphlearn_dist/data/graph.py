@@ -71,9 +71,7 @@ class Graph:
     ) -> None:
         if mode not in ("CPU", "ZERO_COPY", "CUDA"):
             raise InvalidArgumentError(f"mode: expected 'CPU', 'ZERO_COPY' or 'CUDA', got {mode!r}")
-        gpu = gpu_number(device)
-        if gpu is not None and gpu >= _C.cuda_device_count():
-            raise InvalidArgumentError(f"device: GPU {gpu} was asked for, {_C.cuda_device_count()} are usable")
+        gpu = gpu_number(device, count=_C.cuda_device_count)
         self.topo = topo
         self.mode = mode
         self.device = gpu

@@ -12,9 +12,11 @@ from .. import _C
 from ..core import check_index_vector, thread_pool, to_tensor
 from ..errors import InvalidArgumentError, NotInitializedError
 from ..messages import TensorHandle
+from ..utils.device import gpu_number
 from ..utils.device_exchange import moved
 from ..utils.tensor import plain_tensor
 from . import shared_memory
+from .device.device_group import usable_gpu
 from .device.device_rows import DeviceRows
 from .disk_tier import DiskTier
 from .handles import GpuHandle
@@ -57,6 +59,10 @@ def _store_of(rows: UnifiedTensor | torch.Tensor | None) -> _C.RowStore | None:
     return _C.RowStore([rows]) if isinstance(rows, torch.Tensor) else rows._native
 
 
+def _gpu_of(current_device: torch.device | str | int) -> int:
+    return gpu_number(current_device, "current_device", must_be_there=False) or 0
+
+
 def view_rows(rows: torch.Tensor) -> UnifiedTensor:
     """The rows of a tensor in host memory. No copy."""
     view = UnifiedTensor(0, rows.dtype)
@@ -77,8 +83,10 @@ class UnifiedTensor:
         num_threads: threads of one gather.
     """
 
-    def __init__(self, current_device: int = 0, dtype: torch.dtype = torch.float32, num_threads: int = 1) -> None:
-        self.current_device = current_device
+    def __init__(
+        self, current_device: torch.device | str | int = 0, dtype: torch.dtype = torch.float32, num_threads: int = 1
+    ) -> None:
+        self.current_device = current_device if isinstance(current_device, int) else _gpu_of(current_device)
         self.dtype = dtype
         self.num_threads = num_threads
         self._parts: list[torch.Tensor] = []
@@ -96,15 +104,29 @@ class UnifiedTensor:
             if device == HOST:
                 self.append_cpu_tensor(tensor)
             else:
-                self.append_device_tensor(tensor, device)
+                gpu = usable_gpu(device, "tensor_devices (-1 is host memory)")
+                self._append_on(gpu, tensor, "tensors")
 
     def append_cpu_tensor(self, cpu_tensor: torch.Tensor) -> None:
         """Adds rows in host memory. No copy."""
-        if cpu_tensor.dtype != self.dtype:
-            raise InvalidArgumentError(f"cpu_tensor: expected dtype {self.dtype}, got {cpu_tensor.dtype}")
-        if cpu_tensor.dim() < 1:
-            raise InvalidArgumentError("cpu_tensor: expected rows, got a scalar")
+        self._check_rows(cpu_tensor, "cpu_tensor")
         self._append(cpu_tensor)
+
+    def _append_on(self, gpu: int, rows: torch.Tensor, name: str) -> None:
+        self._check_rows(rows, name)
+        self._append(rows.to(torch.device("cuda", gpu)))
+
+    def _check_rows(self, rows: Any, name: str) -> None:
+        """What all pieces have in common."""
+        if not isinstance(rows, torch.Tensor):
+            raise InvalidArgumentError(f"{name}: expected a tensor of rows, got {type(rows).__name__}")
+        if rows.dtype != self.dtype:
+            raise InvalidArgumentError(f"{name}: expected dtype {self.dtype}, got {rows.dtype}")
+        if rows.dim() < 1:
+            raise InvalidArgumentError(f"{name}: expected rows, got a scalar")
+        if self._parts and rows.shape[1:] != self._parts[0].shape[1:]:
+            expected, got = (list(part.shape[1:]) for part in (self._parts[0], rows))
+            raise InvalidArgumentError(f"{name}: expected rows of shape {expected}, as those before, got {got}")
 
     def append_disk_tier(self, tier: DiskTier) -> None:
         """Adds rows that are read from their file; there are no others then."""
@@ -118,17 +140,17 @@ class UnifiedTensor:
         """What reads the rows from their file; None where they lie in memory or are mapped."""
         return self._tier
 
-    def append_device_tensor(self, tensor: torch.Tensor, device: int) -> None:
+    def append_device_tensor(self, tensor: torch.Tensor, device: torch.device | str | int) -> None:
         """Adds rows in the memory of a GPU, copied there unless that is where they are.
 
+        Args:
+            tensor: rows of the tensor's dtype, as wide as those before.
+            device: the GPU, by its number or as torch names it.
+
         Raises:
-            InvalidArgumentError: there is no such GPU, or this build has no kernels for it.
+            InvalidArgumentError: there is no such GPU, or this build has no kernels for it, or the rows do not fit.
         """
-        if not 0 <= device < _C.cuda_device_count():
-            raise InvalidArgumentError(
-                f"tensor_devices: expected -1 (host memory), got GPU {device}; {_C.cuda_device_count()} are usable"
-            )
-        self._append(tensor.to(torch.device("cuda", device)))
+        self._append_on(usable_gpu(device), tensor, "tensor")
 
     def _append(self, rows: torch.Tensor) -> None:
         if self._tier is not None:
@@ -196,7 +218,8 @@ class UnifiedTensor:
     @property
     def _device_rows(self) -> DeviceRows:
         if self._on_gpu is None:
-            self._on_gpu = DeviceRows(self._parts, torch.device("cuda", self.current_device))
+            gpu = usable_gpu(self.current_device, "current_device")
+            self._on_gpu = DeviceRows(self._parts, torch.device("cuda", gpu))
         return self._on_gpu
 
     @property
@@ -236,7 +259,9 @@ class UnifiedTensor:
                 "shared_tensor: expected what share_ipc() gave, which needs a GPU; "
                 f"got {type(shared_tensor).__name__}, {_C.cuda_device_count()} GPUs are usable"
             )
-        self._append(shared_tensor.open())
+        rows = shared_tensor.open()
+        self._check_rows(rows, "shared_tensor")
+        self._append(rows)
 
     def share_ipc(self) -> tuple[list[GpuHandle | None], list[TensorHandle]]:
         """(GPU pieces, host pieces) for another process of this host to map; None holds the place of a host piece.

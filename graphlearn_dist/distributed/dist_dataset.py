@@ -478,7 +478,7 @@ class DistDataset(Dataset):
                 table_columns=self.table_columns if with_splits else {},
                 node_orders=order_handles(self.node_orders) if with_splits else {},
                 graph_mode=place.graph_mode,
-                device=gpu_number(place.device),
+                device=gpu_number(place.device, must_be_there=False),
                 device_groups=tuple(gpus_by_group(place.device_groups)),
             )
 

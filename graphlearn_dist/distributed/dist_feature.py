@@ -16,6 +16,7 @@ from ..errors import InvalidArgumentError, NotInitializedError
 from ..partition import PartitionBook
 from ..partition.partition_book import check_partition_idx
 from ..typing import EdgeType, NodeType
+from ..utils.device import parse_device
 from . import rpc
 from .dist_graph import books_of
 from .sampling.partitioned_sampler import split_by_owner
@@ -71,7 +72,7 @@ class DistFeature:
         rpc_router: rpc.RpcDataPartitionRouter | None = None,
         device: torch.device | None = None,
     ) -> None:
-        if device is not None and torch.device(device).type != "cpu":
+        if device is not None and parse_device(device, must_be_there=False).type != "cpu":
             raise InvalidArgumentError(f"device: expected the CPU, got {device}")
         self.num_partitions = num_partitions
         self.partition_idx = check_partition_idx(partition_idx, num_partitions)

@@ -22,7 +22,7 @@ from ..sampler.epochs.fingerprint import Settings, config_settings
 from ..sampler.epochs.locality import warn_of_locality
 from ..sampler.epochs.schedule import BatchIndices
 from ..telemetry import DeviceCacheCounts, MadeStats
-from ..utils.device import can_pin
+from ..utils.device import can_pin, parse_device
 from ..utils.system.lifetime import threads
 from ..utils.values import check_callable
 from .dist_dataset import DistDataset
@@ -116,6 +116,8 @@ class DistLoader(EpochLoader):
             allow_matrices()
         super().__init__(Shard.of_pair(shard))
         check_callable("transform", transform)
+        if to_device is not None:
+            to_device = parse_device(to_device, "to_device")
         self._config = sampling_config
         self.batch_size, self.shuffle = sampling_config.batch_size, sampling_config.shuffle
         self.drop_last = sampling_config.drop_last

@@ -27,6 +27,7 @@ from ..sampler.ppr import PageRankOutput, pagerank_of, plan_of_all
 from ..sampler.tasks import HostGraph
 from ..sampler.walks import RandomWalks, WalkSettings, walk_plan
 from ..typing import EdgeType, NumNeighbors
+from ..utils.device import parse_device
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions
 from .event_loop import ConcurrentEventLoop
@@ -96,7 +97,7 @@ class RpcSubGraphCallee(_SamplerCallee):
 
 
 def _on_host(device: torch.device | None) -> torch.device:
-    if device is not None and torch.device(device).type != "cpu":
+    if device is not None and parse_device(device, must_be_there=False).type != "cpu":
         raise InvalidArgumentError(f"device: expected the CPU, got {device}")
     return torch.device("cpu")
 

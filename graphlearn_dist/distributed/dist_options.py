@@ -12,7 +12,7 @@ import torch
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..sampler.epochs.fingerprint import Settings
-from ..utils.device import can_pin
+from ..utils.device import can_pin, parse_device
 from ..utils.message_types import register_message
 from ..utils.no_effect import warn_no_effect
 from ..utils.system.ports import to_port
@@ -91,13 +91,11 @@ class _WorkerProcessOptions(_BasicDistSamplingWorkerOptions):
             raise InvalidArgumentError(
                 f"batches_per_message: expected at most {_MAX_TOGETHER}, got {self.batches_per_message}"
             )
-        given = self.worker_devices
-        try:
-            devices: list[Any] = [given] if isinstance(given, (str, torch.device)) else list(given or ())
-            types = {torch.device(device).type for device in devices}
-        except (RuntimeError, TypeError) as error:
-            raise InvalidArgumentError(f"worker_devices: expected devices of torch or None, got {given!r}") from error
-        if types - {"cpu"}:
+        given: Any = self.worker_devices
+        if given is not None and not isinstance(given, (list, tuple)):
+            given = [given]
+        devices = [parse_device(device, "worker_devices", must_be_there=False) for device in given or ()]
+        if any(device.type != "cpu" for device in devices):
             raise InvalidArgumentError(f"worker_devices: expected CPUs, got {self.worker_devices}")
         if len(devices) not in (0, 1, self.num_workers):
             raise InvalidArgumentError(

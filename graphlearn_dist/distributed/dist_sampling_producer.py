@@ -13,6 +13,7 @@ from ..errors import ChannelClosedError, ChannelTimeoutError, InvalidArgumentErr
 from ..messages import EndOfEpoch, SampledBatch, WorkerFailure
 from ..sampler.base import NodeSamplerInput, RemoteSamplerInput, SamplingConfig
 from ..sampler.epochs.schedule import BatchIndices
+from ..utils.device import parse_device
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions
 from .producers.local_producers import CollocatedProducer, MpProducer
@@ -156,7 +157,7 @@ class DistCollocatedSamplingProducer:
         worker_options: CollocatedDistSamplingWorkerOptions | None = None,
         device: torch.device | None = None,
     ) -> None:
-        if device is not None and torch.device(device).type != "cpu":
+        if device is not None and parse_device(device, must_be_there=False).type != "cpu":
             raise InvalidArgumentError(f"device: expected the CPU, got {device}; a loader moves batches (to_device)")
         self._arguments = data, sampler_input, sampling_config, worker_options or CollocatedDistSamplingWorkerOptions()
         self._producer: CollocatedProducer | None = None

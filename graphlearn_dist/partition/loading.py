@@ -12,6 +12,7 @@ from ..core import check_index_tensor
 from ..data.topology import row_sizes
 from ..errors import InvalidArgumentError, PartitionFormatError
 from ..typing import FeaturePartitionData, GraphPartitionData
+from ..utils.device import parse_device
 from ..utils.tensor import id2idx
 from .layout import (
     CachedRows,
@@ -159,7 +160,7 @@ def cat_feature_cache(
 
 
 def _check_device(device: torch.device | str) -> None:
-    if torch.device(device).type != "cpu":
+    if parse_device(device, must_be_there=False).type != "cpu":
         raise InvalidArgumentError(f"device: expected cpu (arrays are memory-mapped), got {device}")
 
 

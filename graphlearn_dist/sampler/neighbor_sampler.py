@@ -17,6 +17,7 @@ from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
 from ..typing import EdgeType, NodeType, NumNeighbors
 from ..utils.coroutines import run_local
+from ..utils.device import parse_device
 from .base import BaseSampler, EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType, time_settings
 from .batch_maker import BatchMaker
 from .batches import make_plan, resolve_draws, with_own_times
@@ -73,7 +74,7 @@ class NeighborSampler(BaseSampler):
         disjoint: bool = False,
         temporal_strategy: str | None = "uniform",
     ) -> None:
-        if device is not None and torch.device(device).type != "cpu":
+        if device is not None and parse_device(device, must_be_there=False).type != "cpu":
             raise InvalidArgumentError(
                 f"device: expected the CPU, got {device}; loaders sample on GPUs, from graphs of mode 'CUDA'"
             )

@@ -9,7 +9,8 @@ import torch
 
 from ... import _C
 from ...errors import InvalidArgumentError
-from ...utils.device import gpu_number
+from ...utils.device import gpu_number, number_of, parse_device
+from ...utils.values import shown
 
 
 @dataclass(frozen=True)
@@ -24,25 +25,22 @@ class DeviceGroup:
         return len(self.device_list)
 
 
-def usable_gpu(device: torch.device | str | int) -> int:
-    """The number of the GPU that is named.
+def usable_gpu(device: torch.device | str | int, name: str = "device") -> int:
+    """The number of the GPU that an argument names.
 
     Raises:
-        InvalidArgumentError: no GPU is named, or one that is not there.
+        InvalidArgumentError: no GPU is named, or one that is not there; the error begins with ``name``.
     """
-    gpu, usable = gpu_number(device), _C.cuda_device_count()
-    if gpu is None or gpu >= usable:
-        raise InvalidArgumentError(f"device: GPU {gpu} was asked for, {usable} are usable")
-    return gpu
-
-
-def _named(gpu: torch.device | str | int) -> torch.device:
-    return torch.device("cuda", gpu) if isinstance(gpu, int) else torch.device(gpu)
+    return number_of(parse_device(device, name, count=_C.cuda_device_count, takes_cpu=False)) or 0
 
 
 def gpus_by_group(groups: Sequence[DeviceGroup] | None) -> list[tuple[int, ...]]:
     """Numbers of the GPUs of each group."""
-    return [tuple(_named(device).index or 0 for device in group.device_list) for group in groups or ()]
+    return [tuple(_number(device) for device in group.device_list) for group in groups or ()]
+
+
+def _number(device: torch.device | str | int) -> int:
+    return gpu_number(device, "device_group_list", must_be_there=False) or 0
 
 
 def groups_of_gpus(gpus: Sequence[Sequence[int]]) -> tuple[DeviceGroup, ...]:
@@ -50,36 +48,34 @@ def groups_of_gpus(gpus: Sequence[Sequence[int]]) -> tuple[DeviceGroup, ...]:
     return tuple(DeviceGroup(i, [torch.device("cuda", gpu) for gpu in group]) for i, group in enumerate(gpus))
 
 
-def usable_groups(groups: Iterable[DeviceGroup] | None) -> tuple[DeviceGroup, ...]:
+def usable_groups(groups: Iterable[DeviceGroup] | None, *, must_be_there: bool = True) -> tuple[DeviceGroup, ...]:
     """The groups as they were given; none for None.
+
+    Args:
+        groups: the groups.
+        must_be_there: whether GPUs that are not there are refused.
 
     Raises:
         InvalidArgumentError: they are no groups of GPUs that this process may use, or a GPU is in one twice, or in two.
     """
     if groups is not None and not isinstance(groups, Iterable):
-        raise InvalidArgumentError(f"device_group_list: expected a list of DeviceGroup, got {groups!r}")
+        raise InvalidArgumentError(f"device_group_list: expected a list of DeviceGroup, got {shown(groups)}")
     found = tuple(groups or ())
     for group in found:
-        _check_usable(group)
+        _check_group(group, must_be_there)
     gpus = [gpu for group in gpus_by_group(found) for gpu in group]
     if len(set(gpus)) < len(gpus):
         raise InvalidArgumentError(f"device_group_list: expected each GPU once, got {gpus_by_group(found)}")
     return found
 
 
-def _check_usable(group: DeviceGroup) -> None:
+def _check_group(group: DeviceGroup, must_be_there: bool) -> None:
     if not isinstance(group, DeviceGroup) or isinstance(group.device_list, str) or not group.device_list:
-        raise InvalidArgumentError(f"device_group_list: expected DeviceGroups, each with a list of GPUs, got {group!r}")
+        raise InvalidArgumentError(
+            f"device_group_list: expected DeviceGroups, each with a list of GPUs, got {shown(group)}"
+        )
     for gpu in group.device_list:
-        usable = _C.cuda_device_count()  # asked for here: no fork may come after CUDA
-        try:
-            device = _named(gpu)
-        except (RuntimeError, TypeError):
-            device = None
-        if device is None or device.type != "cuda" or (device.index or 0) >= usable:
-            raise InvalidArgumentError(
-                f"device_group_list: expected GPUs, {usable} of them usable, got {device or gpu}"
-            )
+        parse_device(gpu, "device_group_list", count=_C.cuda_device_count, takes_cpu=False, must_be_there=must_be_there)
 
 
 def group_of(

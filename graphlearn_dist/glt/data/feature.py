@@ -30,7 +30,12 @@ class Feature(feature.Feature):
         **others: Any,
     ) -> None:
         # A device is named by somebody who expects it there; a share of the rows comes with the program.
-        if split_ratio > 0 and gpu_number(device) is None and with_gpu is not False and not _C.cuda_device_count():
+        if (
+            split_ratio > 0
+            and gpu_number(device, must_be_there=False) is None
+            and with_gpu is not False
+            and not _C.cuda_device_count()
+        ):
             warn_no_effect("split_ratio", "no GPU is usable, the host keeps all rows")
             with_gpu = False
         super().__init__(

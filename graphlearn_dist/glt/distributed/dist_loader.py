@@ -13,7 +13,7 @@ from ...distributed.dist_dataset import DistDataset
 from ...distributed.dist_options import AllDistSamplingWorkerOptions, CollocatedDistSamplingWorkerOptions
 from ...loader.learned_rows import Embeddings
 from ...sampler.base import SamplerInput, SamplingConfig
-from ...utils.device import get_available_device
+from ...utils.device import get_available_device, parse_device
 from ..loader.batch_form import in_glt_form
 
 __all__ = [
@@ -63,7 +63,7 @@ class DistLoader(dist_loader.DistLoader):
         self.data, self.input_data = data, input_data
         self.sampling_config = replace(sampling_config, collect_labels=True)
         self.worker_options = worker_options or CollocatedDistSamplingWorkerOptions()
-        self.to_device = get_available_device(to_device)
+        self.to_device = get_available_device() if to_device is None else parse_device(to_device, "to_device")
         for name in _OF_THE_CONFIG:
             setattr(self, name, getattr(sampling_config, name))
         if data is not None:

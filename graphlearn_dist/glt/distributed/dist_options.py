@@ -8,7 +8,7 @@ import torch
 
 from ...distributed import dist_options
 from ...distributed.dist_options import AllDistSamplingWorkerOptions
-from ...utils.device import get_available_device
+from ...utils.device import parse_device
 from ...utils.message_types import register_as_base
 from ...utils.no_effect import warn_no_effect
 
@@ -145,10 +145,7 @@ def _check_devices(devices: _Devices, *, are_here: bool) -> None:
     Raises:
         InvalidArgumentError: a GPU of this host that is not there.
     """
-    named = [devices] if isinstance(devices, (torch.device, str, int)) else devices or []
-    gpus = [device for device in map(torch.device, named) if device.type != "cpu"]
-    if gpus and are_here:
-        for gpu in gpus:
-            get_available_device(gpu)
-    if gpus:
+    named = list(devices or ()) if devices is None or isinstance(devices, (list, tuple)) else [devices]
+    found = [parse_device(device, "worker_devices", must_be_there=are_here) for device in named]
+    if any(device.type != "cpu" for device in found):
         warn_no_effect("worker_devices", "sampling workers of partitioned graphs sample on the CPU")

@@ -24,8 +24,8 @@ class LocalLoader(local_loader.LocalLoader):
     def __init__(self, data: Any, *args: Any, transform: Any = None, **kwargs: Any) -> None:
         self._own_transform = transform
         self.edge_dir = data.edge_dir
-        self.device = torch.device(kwargs.get("device") or "cpu")
         super().__init__(data, *args, transform=self._in_glt_form, **kwargs)
+        self.device = self._copies.device or torch.device("cpu")
 
     @property
     def _seed_loader(self) -> Any:

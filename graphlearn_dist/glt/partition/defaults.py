@@ -45,7 +45,7 @@ def partitioner_init(core: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(with_own_defaults)
     def init(self: Any, *args: Any, device: Any = None, **kwargs: Any) -> None:
-        if gpu_number(device) is not None:
+        if gpu_number(device, must_be_there=False) is not None:
             warn_no_effect("device", "partitioners work in host memory")
         if isinstance(kwargs.get("edge_assign_strategy"), str):
             kwargs["edge_assign_strategy"] = kwargs["edge_assign_strategy"].lower()

@@ -101,7 +101,7 @@ def test_devices_of_workers(options: Any) -> None:
         with pytest.raises(InvalidArgumentError, match="worker_devices: expected CPUs"):
             options(num_workers=3, worker_devices=devices)
     for devices in ("gpu", 3, ["gpu"]):
-        with pytest.raises(InvalidArgumentError, match="worker_devices: expected devices of torch or None, got"):
+        with pytest.raises(InvalidArgumentError, match="worker_devices: expected"):
             options(worker_devices=devices)
 
 

@@ -75,8 +75,8 @@ def test_shares_for_gpus_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -
         assert type(feature) is glt.data.Feature
         assert torch.equal(feature[ids], rows[ids])
     assert dataset.edge_features[ids].view(-1).tolist() == [3.0, 0.0, 3.0]
-    for arguments in ({"split_ratio": 0.5, "device": 0}, {"split_ratio": 1.5}):
-        with pytest.raises(InvalidArgumentError, match="split_ratio"):
+    for arguments, match in (({"split_ratio": 0.5, "device": 0}, "device: expected"), ({"split_ratio": 1.5}, "split_")):
+        with pytest.raises(InvalidArgumentError, match=match):
             glt.data.Feature(rows, **arguments)
     with pytest.raises(InvalidArgumentError, match="0 GPUs are usable"):
         graphlearn_dist.data.Feature(rows, split_ratio=0.5)
