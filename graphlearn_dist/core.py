@@ -13,7 +13,7 @@ from torch.utils.dlpack import from_dlpack
 
 from . import _C
 from .errors import InvalidArgumentError, UnknownIdError
-from .utils.tensor import plain_tensor
+from .utils.tensor import host_tensor, plain_tensor
 
 _LARGE_BLOCK_BYTES = 4 << 20
 
@@ -56,15 +56,17 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def check_index_vector(value: Any, name: str) -> torch.Tensor:
+def check_index_vector(value: Any, name: str, *, any_device: bool = False) -> torch.Tensor:
     """Checks that a value is a one-dimensional tensor of integers and returns it contiguous; reads no entry.
+
+    What lies on a GPU is copied to host memory, unless ``any_device`` leaves it there.
 
     Raises:
         InvalidArgumentError: wrong type, dtype (int64 or int32 is right) or shape; names ``name``.
     """
     if not isinstance(value, torch.Tensor):
         raise InvalidArgumentError(f"{name}: expected a torch.Tensor of ids, got {type(value).__name__}")
-    ids = plain_tensor(value, name)
+    ids = plain_tensor(value, name) if any_device else host_tensor(value, name)
     if ids.dtype not in (torch.int32, torch.int64):
         raise InvalidArgumentError(f"{name}: expected dtype int64 or int32, got {ids.dtype}")
     if ids.dim() != 1:
@@ -73,7 +75,7 @@ def check_index_vector(value: Any, name: str) -> torch.Tensor:
 
 
 def check_index_tensor(value: Any, name: str, *, num_ids: int | None = None, what: str = "id") -> torch.Tensor:
-    """Checks a one-dimensional integer tensor of ids and returns it as contiguous int64 (int32 stays).
+    """Checks a one-dimensional integer tensor of ids and returns it as contiguous int64 (int32 stays), in host memory.
 
     Args:
         value: the tensor.

@@ -52,6 +52,13 @@ def _check_types(name: str, values: Mapping[Any, Any], known: Mapping[Any, Any],
             raise InvalidArgumentError(f"{name}: unknown {what} {key!r}; expected some of {list(known)}")
 
 
+def _per_type(name: str, values: Any, edges: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What edges have beside their ends, as tensors by type."""
+    given = by_type(values)
+    _check_types(name, given, edges, "edge type")
+    return {key: convert_to_tensor(value, name=label_of(name, key)) for key, value in given.items()}
+
+
 def _check_numbers(name: str, features: Any, allow_nonfinite: bool) -> None:
     for key, rows in by_type(features).items():
         check_rows(label_of(name, key), rows, allow_nonfinite)
@@ -147,9 +154,10 @@ class Dataset(NamedColumns):
             UnknownIdError: an edge ends outside the graph.
         """
         edges = by_type(convert_to_tensor(edge_index, name="edge_index"))
-        ids, weights, times, layouts = map(by_type, (edge_ids, edge_weights, edge_times, layout))
-        for name, values in (("edge_ids", ids), ("edge_weights", weights), ("edge_times", times)):
-            _check_types(name, values, edges, "edge type")
+        layouts = by_type(layout)
+        ids = _per_type("edge_ids", edge_ids, edges)
+        weights = _per_type("edge_weights", edge_weights, edges)
+        times = _per_type("edge_times", edge_times, edges)
         self._num_nodes = self._count_nodes(edges, layouts, by_type(num_nodes))
         self.node_times = self._check_node_times(by_type(node_times))
         self.earliest_nodes = _earliest(self.node_times)
@@ -176,10 +184,10 @@ class Dataset(NamedColumns):
         """What no layout of the edges changes; named by their type."""
         if edge_ids is not None:
             name = label_of("edge_ids", edge_type)
-            check_distinct(name, check_index_tensor(convert_to_tensor(edge_ids, name=name), name, what="edge id"))
+            check_distinct(name, check_index_tensor(edge_ids, name, what="edge id"))
         if edge_weights is not None:
             name = label_of("edge_weights", edge_type)
-            check_weights(name, convert_to_tensor(edge_weights, name=name).reshape(-1))
+            check_weights(name, edge_weights.reshape(-1))
 
     def _check_node_times(self, node_times: dict[Any, Any]) -> dict[Any, torch.Tensor]:
         """Node times by type as int64, after a look at their dtype and length."""

@@ -152,9 +152,9 @@ class Feature:
     def gather(self, ids: torch.Tensor, *, num_threads: int | None = None) -> torch.Tensor:
         """As ``feature[ids]``, by so many threads; None: as many as the feature was made with."""
         if self._placed is not None:
-            return self._gather_on_gpu(self._placed, check_index_vector(ids, "ids"))
+            return self._gather_on_gpu(self._placed, check_index_vector(ids, "ids", any_device=True))
         # Rows that are ids are checked below.
-        rows = ids if self.id2index is None else self.rows_of(check_index_tensor(ids, "ids").cpu())
+        rows = ids if self.id2index is None else self.rows_of(check_index_tensor(ids, "ids"))
         return self.unified.gather(rows, dtype=self.out_dtype, num_threads=num_threads)
 
     def _gather_on_gpu(self, placed: PlacedRows, ids: torch.Tensor) -> torch.Tensor:
@@ -170,7 +170,7 @@ class Feature:
 
     def cpu_get(self, ids: torch.Tensor) -> torch.Tensor:
         """As ``feature[ids]``, by the host from its own rows, in host memory."""
-        ids = check_index_vector(ids, "ids").cpu()
+        ids = check_index_vector(ids, "ids")
         return self.unified.gather(self.rows_of(ids), dtype=self.out_dtype)
 
     def gather_into(self, out: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> None:

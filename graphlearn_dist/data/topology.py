@@ -137,6 +137,7 @@ class Topology:
     ) -> None:
         if layout not in ("CSR", "CSC"):
             raise InvalidArgumentError(f"layout: expected 'CSR' or 'CSC', got {layout!r}")
+        edge_index = convert_to_tensor(edge_index, name="edge_index")
         source, target = to_coo(edge_index, input_layout)
         least = count_ends(edge_index, input_layout)
         has_num_nodes = num_nodes is not None

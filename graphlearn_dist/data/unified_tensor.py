@@ -180,7 +180,7 @@ class UnifiedTensor:
             UnknownIdError: an id is outside.
             InvalidArgumentError: ids are no vector of integers, or the rows cannot be cast to ``dtype``.
         """
-        rows = check_index_vector(ids, "ids")
+        rows = check_index_vector(ids, "ids", any_device=True)
         if self.is_on_gpu:
             return self._device_rows.gather(rows, dtype or self.dtype)
         if rows.is_cuda:

@@ -108,7 +108,7 @@ class DistEmbedding:
             InvalidArgumentError: ids that are no such tensor.
             EmbeddingStateError: a server is not at this trainer's step, as one that was started anew.
         """
-        ids = check_index_vector(ids, "ids")
+        ids = check_index_vector(ids, "ids", any_device=True)
         rows = self._owners.pull(ids.cpu()).to(ids.device)
         if torch.is_grad_enabled():
             use = next(self._uses)

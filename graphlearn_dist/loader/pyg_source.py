@@ -22,7 +22,7 @@ from ..sampler.epochs.fingerprint import Settings, config_settings, input_settin
 from ..sampler.inputs import to_link_input
 from ..sampler.links.exclusion import Exclusion, with_excluded
 from ..telemetry import BatchCounts
-from ..utils.tensor import plain_tensor
+from ..utils.tensor import host_tensor
 from .batch_source import Named, sampled_in_turn
 from .pyg_filter import PygFilter, set_links, set_seeds
 
@@ -243,6 +243,7 @@ def node_input(data: Any, input_nodes: Any, input_time: Any, input_id: Any, coun
                 raise InvalidArgumentError(f"input_nodes: expected a mask [{num_nodes}], got {list(ids.shape)}")
             ids = ids.nonzero().view(-1)
             input_id = ids if input_id is None else input_id
+    input_time, input_id = _on_host(input_time, "input_time"), _on_host(input_id, "input_id")
     for name, given in (("input_time", input_time), ("input_id", input_id)):
         if given is not None and (not isinstance(given, torch.Tensor) or given.shape != ids.shape):
             raise InvalidArgumentError(f"{name}: expected one entry for each of {len(ids)} seeds, got {_shown(given)}")
@@ -253,12 +254,18 @@ def _shown(given: Any) -> str:
     return f"shape {list(given.shape)}" if isinstance(given, torch.Tensor) else type(given).__name__
 
 
+def _on_host(given: Any, name: str) -> Any:
+    """What lies on a GPU in host memory, where the host samples; else as it is."""
+    return host_tensor(given, name) if isinstance(given, torch.Tensor) and given.is_cuda else given
+
+
 def _ids(given: Any, name: str) -> torch.Tensor:
     try:
-        ids = torch.as_tensor(given if isinstance(given, (torch.Tensor, np.ndarray)) else list(given))
+        is_data = isinstance(given, (torch.Tensor, np.ndarray))
+        ids = given if isinstance(given, torch.Tensor) else torch.as_tensor(given if is_data else list(given))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidArgumentError(f"{name}: expected ids or a mask, got {type(given).__name__}") from error
-    ids = plain_tensor(ids, name)
+    ids = host_tensor(ids, name)
     if ids.numel() == 0 and ids.dtype != torch.bool:
         ids = ids.to(torch.int64)
     if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
@@ -288,6 +295,10 @@ def link_input(
 
     edge_type, links = link_index(data, edge_label_index)
     count = links.size(1)
+    edge_label, edge_label_time, input_id = (
+        _on_host(given, name)
+        for name, given in (("edge_label", edge_label), ("edge_label_time", edge_label_time), ("input_id", input_id))
+    )
     for name, given in (("edge_label", edge_label), ("edge_label_time", edge_label_time), ("input_id", input_id)):
         if given is not None and (not isinstance(given, torch.Tensor) or given.dim() < 1 or len(given) != count):
             raise InvalidArgumentError(f"{name}: expected one entry for each of {count} links, got {_shown(given)}")
@@ -346,11 +357,10 @@ def link_index(data: Any, edge_label_index: Any) -> tuple[Any, torch.Tensor]:
             raise InvalidArgumentError("edge_label_index: expected links, as the data have no edges, got None")
         index = stores[edge_type]()
     is_pair = isinstance(index, (tuple, list)) and all(isinstance(end, torch.Tensor) for end in index)
+    ends = [_on_host(end, "edge_label_index") for end in (index if is_pair else [index])]
     try:
         links = (
-            torch.stack(list(index))
-            if is_pair
-            else torch.as_tensor(np.asarray(index) if isinstance(index, list) else index)
+            torch.stack(ends) if is_pair else torch.as_tensor(np.asarray(index) if isinstance(index, list) else ends[0])
         )
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidArgumentError(f"edge_label_index: expected links [2, n], got {type(index).__name__}") from error

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..errors import InvalidArgumentError, UnknownIdError
-from ..utils.tensor import from_array, plain_tensor
+from ..utils.tensor import from_array, host_tensor
 from ..utils.values import check_disjoint, check_distinct, check_weights, label_of
 from .layout import EdgeKey, NodeKey
 
@@ -55,7 +55,7 @@ def to_tensor(name: str, data: Any) -> torch.Tensor:
         return from_array(data, name)
     if not isinstance(data, torch.Tensor):
         raise InvalidArgumentError(f"{name}: expected a torch.Tensor or a numpy.ndarray, got {type(data).__name__}")
-    return plain_tensor(data, name).cpu()
+    return host_tensor(data, name)
 
 
 def by_type(name: str, data: Any, keys: Collection[Any]) -> dict[Any, Any]:

@@ -15,7 +15,7 @@ from ..core import check_index_vector
 from ..data import shared_memory
 from ..data.zone_order import ZoneOrder
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
-from ..utils.tensor import convert_to_tensor, plain_tensor
+from ..utils.tensor import convert_to_tensor, host_tensor
 from .tensor_use import OwnersAsTensor, ids_at, plain
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ class TablePartitionBook(_NativeBook):
     ) -> TablePartitionBook:
         """From the owner of each id (any integer dtype ``[num_ids]``), called ``name`` in errors; rows in the order of
         the ids."""
-        owners = plain_tensor(owners, name)
+        owners = host_tensor(owners, name)
         if owners.dim() != 1 or owners.dtype.is_floating_point or owners.dtype.is_complex or owners.dtype == torch.bool:
             raise InvalidArgumentError(f"{name}: expected an integer vector, got {owners.dtype} {tuple(owners.shape)}")
         wide = owners.long()
@@ -414,7 +414,8 @@ class GLTPartitionBook(PartitionBook, torch.Tensor, metaclass=_TensorBookType): 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __new__(cls, data: torch.Tensor, partition_idx: int = 0) -> GLTPartitionBook:
-        book = plain_tensor(torch.as_tensor(data), "data").as_subclass(cls)
+        owners = data if isinstance(data, torch.Tensor) else torch.as_tensor(data)
+        book = host_tensor(owners, "data").as_subclass(cls)
         book._partition_idx = partition_idx
         return book
 

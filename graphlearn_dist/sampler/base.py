@@ -16,7 +16,7 @@ from ..typing import EdgeType, NodeType, NumNeighbors, Split
 from ..utils.device_exchange import moved
 from ..utils.message_types import BY_TYPE, register_as_base, register_message
 from ..utils.mixin import CastMixin
-from ..utils.tensor import load_tensor, plain_tensor
+from ..utils.tensor import host_tensor, load_tensor
 from ..utils.values import check_seed, to_count, to_flag
 from .links.negative_sampling import NegativeSampling, NegativeSamplingMode
 from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
@@ -64,7 +64,7 @@ class _InputTensors(CastMixin):
 
     def __post_init__(self) -> None:
         for name, value in self._tensors().items():
-            setattr(self, name, plain_tensor(value, name))
+            setattr(self, name, host_tensor(value, name))
 
     def _own_fields(self) -> dict[str, Any]:
         """Those of the input, without what a program's class adds."""

@@ -16,7 +16,7 @@ from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, Split
 from ..utils.message_types import register_message
-from ..utils.tensor import convert_to_tensor, from_array, plain_tensor
+from ..utils.tensor import convert_to_tensor, from_array, host_tensor
 from .base import (
     EdgeSamplerInput,
     NegativeSampling,
@@ -74,7 +74,7 @@ def to_sampler_input(input_nodes: Any, input_time: Any = None) -> NodeSamplerInp
         input_nodes = from_array(input_nodes, "input_nodes")
     mask_length = None
     if isinstance(input_nodes, torch.Tensor) and input_nodes.dtype == torch.bool:
-        input_nodes = plain_tensor(input_nodes, "input_nodes")
+        input_nodes = host_tensor(input_nodes, "input_nodes")
         if input_nodes.dim() != 1:
             raise InvalidArgumentError(f"input_nodes: expected a mask [num_nodes], got {tuple(input_nodes.shape)}")
         mask_length = input_nodes.numel()
@@ -205,7 +205,7 @@ def to_link_input(
     if not isinstance(index, torch.Tensor) or index.dim() != 2 or index.size(0) != 2:
         got = tuple(index.shape) if isinstance(index, torch.Tensor) else type(index).__name__
         raise InvalidArgumentError(f"edge_label_index: expected a tensor [2, n], or (edge type, that), got {got}")
-    index = plain_tensor(index, "edge_label_index")
+    index = host_tensor(index, "edge_label_index")
     row, col = (check_index_tensor(ids, "edge_label_index", what="node id").to(torch.int64) for ids in index)
     sampling = negatives_of(neg_sampling)
     if edge_label is not None:
@@ -215,7 +215,7 @@ def to_link_input(
             got = tuple(edge_label.shape) if isinstance(edge_label, torch.Tensor) else type(edge_label).__name__
             wanted = f"a tensor or array with a label for each of {row.numel()} links"
             raise InvalidArgumentError(f"edge_label: expected {wanted}, got {got}")
-        edge_label = plain_tensor(edge_label, "edge_label").contiguous()
+        edge_label = host_tensor(edge_label, "edge_label").contiguous()
         if sampling is not None and sampling.is_triplet():
             raise InvalidArgumentError("edge_label: expected None with triplet negatives, which have no labels")
         if sampling is not None and edge_label.numel() and edge_label.min() == 0:
@@ -342,7 +342,7 @@ def _checked_times(times: Any, count: int, name: str) -> torch.Tensor | None:
         raise InvalidArgumentError(f"{name}: expected a tensor of dtype int64, got {got}")
     if times.shape != (count,):
         raise InvalidArgumentError(f"{name}: expected one time for each of {count} seeds, got {tuple(times.shape)}")
-    return plain_tensor(times, name).to(torch.int64).contiguous()
+    return host_tensor(times, name).to(torch.int64).contiguous()
 
 
 def resolve_input(

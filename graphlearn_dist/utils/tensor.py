@@ -51,6 +51,11 @@ def plain_tensor(value: torch.Tensor, name: str) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg() if tensor.is_complex() or tensor.is_neg() else tensor
 
 
+def host_tensor(value: torch.Tensor, name: str) -> torch.Tensor:
+    """As ``plain_tensor``, in host memory, where seeds, edges and rows are read: what lies on a GPU is copied."""
+    return plain_tensor(value.cpu() if value.is_cuda else value, name)
+
+
 def _unwrapped(value: torch.Tensor, name: str) -> torch.Tensor:
     if type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # it wraps: it has no memory
         as_tensor = getattr(value, "as_tensor", None)
@@ -72,8 +77,10 @@ def _kind_of(tensor: torch.Tensor) -> str:
     )
 
 
-def convert_to_tensor(data: Any, dtype: torch.dtype | None = None, name: str = "data") -> Any:
+def convert_to_tensor(data: Any, dtype: torch.dtype | None = None, name: str = "data", *, on_host: bool = True) -> Any:
     """A tensor, list or array as a plain tensor, or a dict of them, over the same memory if possible; None stays None.
+
+    What lies on a GPU is copied to host memory, unless ``on_host`` is False.
 
     Raises:
         InvalidArgumentError: something else, or a tensor without numbers in memory (see ``plain_tensor``).
@@ -81,13 +88,13 @@ def convert_to_tensor(data: Any, dtype: torch.dtype | None = None, name: str = "
     if data is None:
         return None
     if isinstance(data, dict):
-        return {key: convert_to_tensor(value, dtype, name) for key, value in data.items()}
+        return {key: convert_to_tensor(value, dtype, name, on_host=on_host) for key, value in data.items()}
     if isinstance(data, (tuple, list)) and data and isinstance(data[0], (torch.Tensor, np.ndarray)):
-        return type(data)(convert_to_tensor(value, dtype, name) for value in data)
+        return type(data)(convert_to_tensor(value, dtype, name, on_host=on_host) for value in data)
     if isinstance(data, np.ndarray):
         data = from_array(np.ascontiguousarray(data), name)
     elif isinstance(data, torch.Tensor):
-        data = plain_tensor(data, name)
+        data = host_tensor(data, name) if on_host else plain_tensor(data, name)
     else:
         try:
             data = torch.tensor(data)

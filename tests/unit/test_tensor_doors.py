@@ -57,6 +57,26 @@ class Wrapper(torch.Tensor):
         raise NotImplementedError("nothing can be asked of it")
 
 
+class OnGpu(torch.Tensor):
+    """Numbers on a GPU, as far as a machine without one can tell: they can be copied to the host, and that is all."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device="cuda:0")  # type: ignore[attr-defined]
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._to_copy.default and torch.device(kwargs["device"]).type == "cpu":
+            return args[0].inner.clone()
+        if func is torch.ops.aten.select.int:  # its rows lie where it lies
+            return cls(args[0].inner.select(*args[1:]))
+        raise NotImplementedError(f"{func} of a tensor that was not copied to the host")
+
+
 def spread(tensor: torch.Tensor) -> torch.Tensor:
     """The same numbers with others between them."""
     wide = torch.stack([tensor, tensor], -1)
@@ -68,6 +88,7 @@ TAKEN: dict[str, Callable[[torch.Tensor], Any]] = {
     "parameter": lambda t: torch.nn.Parameter(t.clone(), requires_grad=t.is_floating_point()),
     "subclass": lambda t: t.clone().as_subclass(Named),
     "not contiguous": spread,
+    "on a GPU": OnGpu,
 }
 REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "wrapper": Wrapper,
@@ -296,7 +317,34 @@ def check_refused(door: Door, given: Any) -> None:
 @pytest.mark.parametrize("kind", TAKEN)
 @pytest.mark.parametrize("name", DOORS)
 def test_what_has_numbers_is_taken_for_them(name: str, kind: str) -> None:
+    if kind == "on a GPU" and name in ("Feature ids", "UnifiedTensor ids", "UnifiedTensor rows"):
+        pytest.skip("they stay on the GPU, which needs one")
     check_taken(DOORS[name], TAKEN[kind](DOORS[name].good))
+
+
+def of_pyg(loader: Any, **arguments: Any) -> Any:
+    data = Data(ROWS, EDGES, y=IDS, time=TIMES[:4])
+    names = ("n_id", "edge_index", "edge_label_index", "edge_label", "edge_label_time", "seed_time", "input_id")
+    made = loader(data, [2], batch_size=2, seed=1, prefetch=0, **arguments)
+    return [[batch.get(name) for name in names] for batch in made]
+
+
+@pytest.mark.parametrize(
+    ("loader", "others", "name", "given"),
+    [
+        (NeighborLoader, {}, "input_nodes", IDS),
+        (NeighborLoader, {}, "input_nodes", MASK),
+        (NeighborLoader, {"time_attr": "time", "input_nodes": IDS}, "input_time", IDS + 4),
+        (NeighborLoader, {"input_nodes": IDS}, "input_id", IDS + 7),
+        (LinkNeighborLoader, {}, "edge_label_index", EDGES),
+        (LinkNeighborLoader, {"edge_label_index": EDGES}, "edge_label", TIMES),
+        (LinkNeighborLoader, {"edge_label_index": EDGES, "time_attr": "time"}, "edge_label_time", TIMES),
+    ],
+)
+def test_seeds_and_links_of_pyg_on_a_gpu(loader: Any, others: Any, name: str, given: torch.Tensor) -> None:
+    found, expected = (flat(of_pyg(loader, **others, **{name: one})) for one in (OnGpu(given), given))
+    assert len(found) == len(expected) > 0
+    assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("kind", REFUSED)
@@ -328,7 +376,9 @@ def test_arrays_of_any_strides_and_byte_order_are_taken(name: str, make: Callabl
     check_taken(DOORS[name], make(DOORS[name].good.numpy()))
 
 
-@pytest.mark.parametrize("mask", [MASK.clone().as_subclass(Named), spread(MASK), torch.nn.Parameter(MASK, False)])
+@pytest.mark.parametrize(
+    "mask", [MASK.clone().as_subclass(Named), spread(MASK), torch.nn.Parameter(MASK, False), OnGpu(MASK)]
+)
 def test_masks(mask: torch.Tensor) -> None:
     expected = batches(NeighborLoader(dataset(), [2], MASK))
     assert all(map(torch.equal, batches(NeighborLoader(dataset(), [2], mask)), expected))

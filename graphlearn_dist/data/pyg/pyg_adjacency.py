@@ -44,7 +44,7 @@ def edges_of(store: Any) -> torch.Tensor | None:
                 f"data.adj_t: expected {count} edges, as {name} has, got {len(values)}; a sparse tensor that was made "
                 "of edges that occur more than once has them once: coalesce() the data before"
             )
-    return torch.stack([source, target]) if edges is None else edges
+    return convert_to_tensor(torch.stack([source, target])) if edges is None else edges
 
 
 def order_of_rows(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,9 @@ def convert_to_tensor(data: Any, dtype: torch.dtype | None = None) -> Any:
         return {key: convert_to_tensor(value, dtype) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
         return type(data)(convert_to_tensor(value, dtype) for value in data)
-    return tensor.convert_to_tensor(data, dtype) if isinstance(data, (torch.Tensor, np.ndarray)) else data
+    if not isinstance(data, (torch.Tensor, np.ndarray)):
+        return data
+    return tensor.convert_to_tensor(data, dtype, on_host=False)
 
 
 __all__ = [

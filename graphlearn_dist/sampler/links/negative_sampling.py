@@ -15,7 +15,7 @@ from ...errors import InvalidArgumentError
 from ...typing import EdgeType
 from ...utils.message_types import register_message
 from ...utils.mixin import CastMixin
-from ...utils.tensor import plain_tensor
+from ...utils.tensor import host_tensor
 from ...utils.values import check_weights
 
 
@@ -74,7 +74,7 @@ class NegativeSampling(CastMixin):
         for name in ("weight", "src_weight"):
             if (weight := getattr(self, name)) is not None:
                 checked_weights(weight, name)
-                object.__setattr__(self, name, plain_tensor(weight, name))
+                object.__setattr__(self, name, host_tensor(weight, name))
 
     def is_binary(self) -> bool:
         """Whether both ends of a negative are drawn."""
@@ -150,7 +150,7 @@ def checked_weights(weight: torch.Tensor, name: str, num_nodes: int | None = Non
         raise InvalidArgumentError(f"{name}: expected a one-dimensional tensor of weights, got {got}")
     if num_nodes is not None and weight.numel() != num_nodes:
         raise InvalidArgumentError(f"{name}: expected one weight for each of {num_nodes} nodes, got {weight.numel()}")
-    weights = plain_tensor(weight, name).to("cpu", torch.float64).contiguous()
+    weights = host_tensor(weight, name).to(torch.float64).contiguous()
     check_weights(name, weights)
     if weights.numel() and not bool((weights > 0).any()):
         raise InvalidArgumentError(f"{name}: expected a positive weight, got {weights.numel()} of 0")
