@@ -43,13 +43,19 @@ class CapturedStep(EpochLoader):
         warmup: steps before the capture, at least 1.
 
     Raises:
-        InvalidArgumentError: the loader has no static shapes.
+        InvalidArgumentError: the loader has no static shapes, or hands out batches elsewhere than the GPU makes them.
     """
 
     def __init__(self, loader: LocalLoader, step: Step, *, warmup: int = 3) -> None:
         batches = loader.static_batches
         if batches is None:
             raise InvalidArgumentError("loader: expected one with static shapes; give it static_shapes=True")
+        device = loader._copies.device
+        if batches.device.type == "cuda" and device not in (None, batches.device):
+            raise InvalidArgumentError(
+                f"loader: expected one whose batches stay on {batches.device}, which samples them, got one with "
+                f"device={str(device)!r}"
+            )
         if warmup < 1:
             raise InvalidArgumentError(f"warmup: expected at least 1 step before the capture, got {warmup}")
         super().__init__(Shard())

@@ -261,6 +261,12 @@ def test_loaders_without_static_shapes_say_so() -> None:
         LinkNeighborLoader(data, [2], torch.tensor([[0, 1], [1, 2]]), static_shapes=True)  # type: ignore[call-arg]
     with pytest.raises(InvalidArgumentError, match="give it static_shapes=True"):
         CapturedStep(NeighborLoader(data, [2], torch.arange(4)), lambda batch: batch)
+    elsewhere = NeighborLoader(data, [2], torch.arange(4), device=torch.device("cpu"), static_shapes=True)
+    elsewhere.static_batches.device = torch.device("cuda", 0)  # as of a graph on a GPU
+    with pytest.raises(
+        InvalidArgumentError, match=r"loader: expected one whose batches stay on cuda:0, .* device='cpu'"
+    ):
+        CapturedStep(elsewhere, lambda batch: batch)
 
 
 def test_steps_of_the_host_go_through_epochs_as_the_loader_does() -> None:
