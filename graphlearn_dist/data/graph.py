@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
@@ -78,6 +79,7 @@ class Graph:
         self.row_book = row_book
         self.device_group_list = usable_groups(device_group_list)
         self._check_groups()
+        self._placing = threading.Lock()  # threads that sample first at once place the edges once
         self._native: _C.Csr | None = None
         self._native_weighted: _C.Csr | None = None
         self._on_gpus: dict[int, DeviceTopology] = {}
@@ -116,11 +118,12 @@ class Graph:
         return self._read_by(self.device or 0, device)
 
     def _read_by(self, gpu: int, device: torch.device) -> DeviceTopology:
-        if gpu not in self._on_gpus:
-            placement: Placement = "CUDA" if self.mode == "CUDA" else "ZERO_COPY"
-            group = self._group_of(gpu)
-            self._on_gpus[gpu] = DeviceTopology(self.topo, placement, device, self._held_by(group), group)
-        return self._on_gpus[gpu]
+        with self._placing:
+            if gpu not in self._on_gpus:
+                placement: Placement = "CUDA" if self.mode == "CUDA" else "ZERO_COPY"
+                group = self._group_of(gpu)
+                self._on_gpus[gpu] = DeviceTopology(self.topo, placement, device, self._held_by(group), group)
+            return self._on_gpus[gpu]
 
     def _held_by(self, group: tuple[int, ...]) -> dict[str, OnGpu]:
         """What the GPUs of a group hold already, for whichever of them, in this process or in another."""
@@ -271,7 +274,18 @@ class Graph:
         return graph
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_native": None, "_native_weighted": None, "_on_gpus": {}, "_received": {}}
+        made_here: dict[str, Any] = {
+            "_native": None,
+            "_native_weighted": None,
+            "_on_gpus": {},
+            "_received": {},
+            "_placing": None,
+        }
+        return {**self.__dict__, **made_here}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._placing = threading.Lock()
 
     @property
     def row_count(self) -> int:

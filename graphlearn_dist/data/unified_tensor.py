@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -93,6 +94,7 @@ class UnifiedTensor:
         self._store: _C.RowStore | None = None
         self._tier: DiskTier | None = None
         self._on_gpu: DeviceRows | None = None
+        self._placing = threading.Lock()  # threads that look up first at once place the rows once
 
     def init_from(self, tensors: list[torch.Tensor], tensor_devices: list[int]) -> None:
         """Takes the pieces in row order, with the device of each (-1 is the host)."""
@@ -217,10 +219,11 @@ class UnifiedTensor:
 
     @property
     def _device_rows(self) -> DeviceRows:
-        if self._on_gpu is None:
-            gpu = usable_gpu(self.current_device, "current_device")
-            self._on_gpu = DeviceRows(self._parts, torch.device("cuda", gpu))
-        return self._on_gpu
+        with self._placing:
+            if self._on_gpu is None:
+                gpu = usable_gpu(self.current_device, "current_device")
+                self._on_gpu = DeviceRows(self._parts, torch.device("cuda", gpu))
+            return self._on_gpu
 
     @property
     def memories(self) -> list[str]:
@@ -304,7 +307,11 @@ class UnifiedTensor:
         return tensor
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_store": None, "_tier": None, "_on_gpu": None}
+        return {**self.__dict__, "_store": None, "_tier": None, "_on_gpu": None, "_placing": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._placing = threading.Lock()
 
 
 def rebuild_unified_tensor(

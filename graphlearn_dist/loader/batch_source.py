@@ -23,10 +23,12 @@ class BatchSource(Protocol):
 
     Attributes:
         runs_others: whether it calls code of others, which may not be made for threads.
+        uses_gpu: whether a GPU samples or gathers.
         counts: of the batches that it made.
     """
 
     runs_others: bool
+    uses_gpu: bool
     counts: BatchCounts
 
     @property
@@ -73,6 +75,7 @@ class DatasetSource:
         as_pyg_v1: bool = False,
     ) -> None:
         self._batches = batches
+        self.uses_gpu = batches.uses_gpu
         self.counts = batches.counts
         self._schema = data.schema
         self._constants = data.constants if config.collect_features else {}

@@ -59,8 +59,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         embeddings: learned rows (``DistEmbedding``) by node type, or one of a homogeneous graph; they are ``x`` of the
             batch's nodes, behind features where there are any, as they are when the batch is handed out.
         num_threads: threads of one batch; never changes it.
-        prefetch: background threads that make batches ahead, 0 for none; never changes them. Without them the loader
-            may also be used in a fork of its process, such as a worker of a torch ``DataLoader``.
+        prefetch: background threads that make batches ahead, 0 for none; never changes them. Without them a loader that
+            uses no GPU may also be used in a fork of its process, such as a worker of a torch ``DataLoader``.
         as_pyg_v1: yield (batch size, ids, layers) instead of PyG objects.
         static_shapes: whether all batches have tensors of the same shapes, and which.
         keywords: others of torch's ``DataLoader``, see ``dataloader_keywords``.
@@ -179,9 +179,14 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         return batch if self.filter_per_worker else self.filter_fn(batch)
 
     def collate_fn(self, index: torch.Tensor | Sequence[int]) -> Any:
-        """What is sampled for the seeds or links at some positions; with ``filter_per_worker`` the batch itself."""
+        """What is sampled for the seeds or links at some positions; with ``filter_per_worker`` the batch itself.
+
+        Of a batch that a GPU made, and that has a row which is not there, a later call tells, or ``check``.
+        """
+        self._check_gpu_process()
         positions = self._positions(index)
         sampled = self._source.sample(positions, (max(self.epoch, 0), batch_index(positions)))
+        self._source.check(wait=False)  # a program that calls this alone never comes to the end of an epoch
         return self.filter_fn(sampled) if self.filter_per_worker else sampled
 
     def _positions(self, index: Any) -> torch.Tensor:
@@ -218,8 +223,15 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         return make_static_batches(self.data, self._input, self._resolved, self.batches, sizes)
 
     def check_process(self) -> None:
-        """Raises ``ForkedProcessError`` in a fork of the loader's process; not where it has no threads of its own."""
+        """Raises ``ForkedProcessError`` in a fork of the loader's process; not where it has no threads of its own and
+        uses no GPU, which forks cannot."""
         if self._prefetch > 0:
+            super().check_process()
+        self._check_gpu_process()
+
+    def _check_gpu_process(self) -> None:
+        device = self._copies.device
+        if self._source.uses_gpu or (device is not None and device.type == "cuda"):
             super().check_process()
 
     def _made(self) -> MadeStats:
@@ -294,6 +306,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
 
     def batch(self, epoch: int, index: int) -> Data | HeteroData:
         """One batch by its name, for example to look at "batch 4711 of epoch 3"."""
+        self._check_gpu_process()
         named = self._schedule.positions(epoch, index), (epoch, index)
         made = self._make(epoch, index, lambda: self._source.sample(*named))
         self._source.check()
@@ -301,6 +314,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
 
     def batch_of(self, request: torch.Tensor) -> Data | HeteroData:
         """The batch of static shapes that a request on its device names; see ``sampler.device.static_batches``."""
+        self._check_gpu_process()
         batch = self._make_static(request)
         is_there = self._copies.device in (None, batch.edge_stores[0].edge_index.device)
         return self._finish(Copy(batch) if is_there else self._copies.begin(batch))

@@ -88,6 +88,8 @@ class PygSource:
         counts: of its batches; bytes of rows are not known here.
     """
 
+    uses_gpu = False
+
     def __init__(
         self,
         data: Any,

@@ -146,6 +146,11 @@ class LocalBatches:
         sampler_input: the loader's input nodes or links.
         config: how to sample.
         num_threads: threads of one batch, its rows included; a batch does not depend on them.
+
+    Attributes:
+        counts: of the batches that were made.
+        schedule: which seeds they have.
+        uses_gpu: whether a GPU samples or gathers.
     """
 
     def __init__(
@@ -164,6 +169,7 @@ class LocalBatches:
         self._store_names = frozenset(self._stores)
         self._gathers = None if device is None else DeferredGathers(_rows_on(device, self._stores), device)
         self._num_threads = num_threads
+        self.uses_gpu = self._gathers is not None or any(store.gathers_on_gpu for store in self._stores.values())
 
     def sample(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
         """As ``make``, without the rows that are looked up."""

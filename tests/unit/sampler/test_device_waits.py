@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from graphlearn_dist.data import Dataset, Graph
+from graphlearn_dist import _C
+from graphlearn_dist.data import Dataset, Graph, UnifiedTensor, unified_tensor
+from graphlearn_dist.data import graph as graph_module
 from graphlearn_dist.data.device.deferred_gathers import DeferredGathers
 from graphlearn_dist.data.device.device_rows import DeviceRows
 from graphlearn_dist.data.device.device_topology import DeviceTopology
-from graphlearn_dist.errors import UnknownIdError
+from graphlearn_dist.errors import ForkedProcessError, UnknownIdError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.sampler import batches
 from graphlearn_dist.sampler.device.device_graph import DeviceGraph
@@ -191,3 +198,77 @@ def test_numbers_are_sent_as_they_are_where_they_lie_there() -> None:
     reading = Reading(found[0])
     assert reading.is_there()
     assert reading.wait() == [0, 2, 4]
+
+
+@pytest.mark.usefixtures("as_on_gpu")
+def test_a_program_that_collates_alone_holds_no_ids_and_is_told() -> None:
+    """Torch's ``DataLoader`` over a loader's positions calls ``collate_fn`` and nothing else."""
+    loader = loader_without_a_row()
+    gathers_of = loader.batches._gathers
+    assert gathers_of is not None
+    for begin in range(0, 32, 4):
+        loader.collate_fn(list(range(begin, begin + 4)))
+        assert not gathers_of._open
+    with pytest.raises(UnknownIdError, match="id 40 has no feature row here"):
+        loader.collate_fn([40])
+    loader.collate_fn([1])
+
+
+# --- forks, and threads that come first at once --------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("as_on_gpu")
+def test_a_loader_that_uses_a_gpu_is_no_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = make_dataset(graph_for("homogeneous", {}), edge_features=False)
+    put_features_on_gpu(dataset)
+    loader = loader_of(dataset, prefetch=0)
+    loader.home._pid = -1
+    for use in (iter, list, lambda one: one([3]), lambda one: one.collate_fn([3]), lambda one: one.batch(0, 0)):
+        with pytest.raises(ForkedProcessError):
+            use(loader)
+    monkeypatch.undo()
+    host = loader_of(make_dataset(graph_for("homogeneous", {}), edge_features=False), prefetch=0)
+    host.home._pid = -1
+    assert len(list(host)) == len(host)
+
+
+def from_eight_threads(ask: Callable[[], Any]) -> list[Any]:
+    together = threading.Barrier(8)
+
+    def asked(_: int) -> Any:
+        together.wait(30)
+        return ask()
+
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(asked, range(8)))
+
+
+def test_edges_and_rows_are_placed_once_whoever_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_C, "cuda_device_count", lambda: 1)
+    dataset = make_dataset(graph_for("homogeneous", {}))
+    one, made = Graph(dataset.graph.topo, "CUDA", 0), []
+
+    def place_edges(*arguments: Any) -> Any:
+        assert one._placing.locked()
+        made.append(arguments)
+        return SimpleNamespace(group=(0,), share=dict)
+
+    monkeypatch.setattr(graph_module, "DeviceTopology", place_edges)
+    found = from_eight_threads(one.on_device)
+    assert len(made) == 1
+    assert all(each is found[0] for each in found)
+    tensor = UnifiedTensor()
+    tensor.append_cpu_tensor(ROWS)
+
+    def place_rows(*arguments: Any) -> Any:
+        assert tensor._placing.locked()
+        made.append(arguments)
+        return SimpleNamespace()
+
+    monkeypatch.setattr(unified_tensor, "DeviceRows", place_rows)
+    found = from_eight_threads(lambda: tensor._device_rows)
+    assert len(made) == 2
+    assert all(each is found[0] for each in found)
+    for each in (one, tensor):
+        assert not copy.deepcopy(each)._placing.locked()
+        assert not pickle.loads(pickle.dumps(each))._placing.locked()
