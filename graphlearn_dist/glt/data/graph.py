@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Literal
 
 import torch
 
+from ... import _C
 from ...data import graph, topology
+from ...data.dataset import Dataset
 from ...data.device.device_group import DeviceGroup
+from ...utils.device import gpu_number
+
+logger = logging.getLogger(__name__)
 
 
 class Topology(topology.Topology):
@@ -49,7 +56,10 @@ class CSRTopo(Topology):
 
 
 class Graph(graph.Graph):
-    """See ``graphlearn_dist.data.Graph``; modes are of either case, and in mode ``"CPU"`` no device is looked at."""
+    """See ``graphlearn_dist.data.Graph``; modes are of either case, and in mode ``"CPU"`` no device is looked at.
+
+    In the other modes a graph without a device takes the GPU of the first loader in this process that has one.
+    """
 
     def __init__(
         self,
@@ -63,6 +73,39 @@ class Graph(graph.Graph):
         mode = mode.upper()
         gpu = None if mode == "CPU" else device
         super().__init__(topo, mode, gpu, row_book=row_book, device_group_list=device_group_list)
+
+
+def take_gpu(dataset: Dataset, device: Any, *, may_take: bool = True) -> None:
+    """Gives graphs that were made for a GPU, and without a device, that of a loader, as GraphLearn-for-PyTorch has them
+    take the current one when they are first sampled. Where that is none, a warning says so of mode ``"CUDA"``, once a
+    process; ``"ZERO_COPY"`` is the mode of graphs whose program says nothing.
+
+    Args:
+        dataset: graphs and features.
+        device: where the loader's batches go, or None.
+        may_take: whether the loader samples in this process, from a graph that is held whole.
+
+    Raises:
+        InvalidArgumentError: there is no such device.
+    """
+    graphs = list(dataset.graphs().values())
+    if not graphs or any(one.mode == "CPU" or one.device is not None for one in graphs):
+        return
+    gpu = gpu_number(device, must_be_there=False)
+    if gpu is not None and may_take and _C.cuda_is_built() and gpu < _C.cuda_device_count():
+        for one in graphs:
+            one.sample_on(gpu)
+    elif any(one.mode == "CUDA" for one in graphs):
+        _tell_of_cpu(str(device))
+
+
+@functools.cache
+def _tell_of_cpu(device: str) -> None:
+    logger.warning(
+        "graph_mode='CUDA': the CPU samples: the graph was given no device, and cannot take the loader's, %s; give "
+        "init_graph(..., device=0) or the load of the data set the GPU that is to sample, in a build with CUDA",
+        device,
+    )
 
 
 def rebuild_graph(ipc_handle: Any) -> Graph:

@@ -14,6 +14,7 @@ from ...distributed.dist_options import AllDistSamplingWorkerOptions, Collocated
 from ...loader.learned_rows import Embeddings
 from ...sampler.base import SamplerInput, SamplingConfig
 from ...utils.device import get_available_device, parse_device
+from ..data.graph import take_gpu
 from ..loader.batch_form import in_glt_form
 
 __all__ = [
@@ -68,6 +69,8 @@ class DistLoader(dist_loader.DistLoader):
             setattr(self, name, getattr(sampling_config, name))
         if data is not None:
             self.num_data_partitions, self.data_partition_idx = data.num_partitions, data.partition_idx
+            is_here = isinstance(self.worker_options, CollocatedDistSamplingWorkerOptions)
+            take_gpu(data, self.to_device, may_take=is_here and data.is_whole)
         self._own_transform = transform
         on_host = self.to_device.type == "cpu"
         super().__init__(

@@ -40,8 +40,9 @@ class CollocatedDistSamplingWorkerOptions(dist_options.CollocatedDistSamplingWor
 class MpDistSamplingWorkerOptions(dist_options.MpDistSamplingWorkerOptions):
     """Sampling in subprocesses; those of ``graphlearn_dist.distributed`` that follow are keywords.
 
-    Workers sample on the CPU: for GPUs that are there a warning says so once, and for ``num_workers=0``, the number of
-    GPUs of a host without any, that there is one worker.
+    Workers sample where the graph lies: on its GPU where one partition is the whole data set, else on the CPU, see
+    ``docs/gpu.md``. GPUs as ``worker_devices`` change nothing, as a warning says once, and for ``num_workers=0``, the
+    number of GPUs of a host without any, another that there is one worker.
     """
 
     def __init__(
@@ -83,9 +84,10 @@ class MpDistSamplingWorkerOptions(dist_options.MpDistSamplingWorkerOptions):
 class RemoteDistSamplingWorkerOptions(dist_options.RemoteDistSamplingWorkerOptions):
     """Sampling on servers; those of ``graphlearn_dist.distributed`` that follow are keywords.
 
-    Workers sample on the CPU: where their devices are GPUs, a warning says so once, and for ``num_workers=0``, the
-    number of GPUs of a host without any, that there is one worker. Clients with the same ``worker_key`` do not share a
-    producer: each goes through all of its input; ``shard`` of a loader divides an epoch.
+    Workers sample where the graph lies: on its GPU where one partition is the whole data set, else on the CPU, see
+    ``docs/gpu.md``. GPUs as ``worker_devices`` change nothing, as a warning says once, and for ``num_workers=0``, the
+    number of GPUs of a host without any, another that there is one worker. Clients with the same ``worker_key`` do not
+    share a producer: each goes through all of its input; ``shard`` of a loader divides an epoch.
     """
 
     def __init__(
@@ -134,13 +136,13 @@ class RemoteDistSamplingWorkerOptions(dist_options.RemoteDistSamplingWorkerOptio
 def _at_least_one(num_workers: int) -> int:
     """One worker where there is to be one for each GPU, and there is none."""
     if num_workers == 0:
-        warn_no_effect("num_workers=0", "one worker samples, on the CPU")
+        warn_no_effect("num_workers=0", "one worker samples")
         return 1
     return num_workers
 
 
 def _check_devices(devices: _Devices, *, are_here: bool) -> None:
-    """Says that sampling workers use no GPUs, where some are named.
+    """Says that the device of the graph is what counts, where GPUs are named.
 
     Raises:
         InvalidArgumentError: a GPU of this host that is not there.
@@ -148,4 +150,4 @@ def _check_devices(devices: _Devices, *, are_here: bool) -> None:
     named = list(devices or ()) if devices is None or isinstance(devices, (list, tuple)) else [devices]
     found = [parse_device(device, "worker_devices", must_be_there=are_here) for device in named]
     if any(device.type != "cpu" for device in found):
-        warn_no_effect("worker_devices", "sampling workers of partitioned graphs sample on the CPU")
+        warn_no_effect("worker_devices", "workers sample where the graph lies: on its device, see docs/gpu.md")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ...loader import local_loader
+from ..data.graph import take_gpu
 from .batch_form import in_glt_form
 
 
@@ -24,6 +25,7 @@ class LocalLoader(local_loader.LocalLoader):
     def __init__(self, data: Any, *args: Any, transform: Any = None, **kwargs: Any) -> None:
         self._own_transform = transform
         self.edge_dir = data.edge_dir
+        take_gpu(data, kwargs.get("device"))
         super().__init__(data, *args, transform=self._in_glt_form, **kwargs)
         self.device = self._copies.device or torch.device("cpu")
 

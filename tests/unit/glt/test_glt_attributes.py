@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
 
 import graphlearn_dist.glt as glt
+from graphlearn_dist import _C
 from graphlearn_dist.errors import InvalidArgumentError
+from graphlearn_dist.glt.data import graph
 from graphlearn_dist.utils import no_effect
 
 RING = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
@@ -67,7 +73,7 @@ def test_nodes_in_the_place_of_their_number() -> None:
 
 def test_a_worker_for_each_gpu_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(no_effect, "_warned", set())
-    with pytest.warns(UserWarning, match="num_workers=0: .* one worker samples, on the CPU"):
+    with pytest.warns(UserWarning, match="num_workers=0: .* one worker samples"):
         served = glt.distributed.RemoteDistSamplingWorkerOptions([0, 1], 0, [], buffer_size="64MB", worker_key="train")
     assert served.num_workers == 1
     assert glt.distributed.MpDistSamplingWorkerOptions(0, []).num_workers == 1
@@ -86,3 +92,60 @@ def test_kinds_of_distributed_graphs_and_features() -> None:
     owners = torch.zeros(4, dtype=torch.int64)
     assert glt.distributed.DistGraph(1, 0, graph, owners).data_cls == "homo"
     assert glt.distributed.DistFeature(1, 0, {"v": feature}, {"v": owners}, local_only=True).data_cls == "hetero"
+
+
+# --- graphs for a GPU that are given none ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    graph._tell_of_cpu.cache_clear()
+    with caplog.at_level(logging.WARNING, "graphlearn_dist"):
+        yield caplog
+    graph._tell_of_cpu.cache_clear()
+
+
+def ring_of(mode: str, device: Any = None) -> glt.data.Dataset:
+    dataset = glt.data.Dataset()
+    dataset.init_graph(RING, graph_mode=mode, device=device)
+    return dataset
+
+
+def test_a_graph_without_a_device_takes_that_of_its_loader(
+    told: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_C, "cuda_device_count", lambda: 2)
+    monkeypatch.setattr(_C, "cuda_is_built", lambda: True)
+    for mode in ("CUDA", "ZERO_COPY"):
+        dataset = ring_of(mode)
+        for device in (torch.device("cuda", 1), "cuda:0"):  # the first one counts
+            graph.take_gpu(dataset, device)
+            assert dataset.graph.sampling_device == torch.device("cuda", 1)
+    for dataset, device in ((ring_of("CPU"), None), (ring_of("CUDA", 0), 0)):
+        graph.take_gpu(dataset, 1)
+        assert dataset.graph.device == device
+    graph.take_gpu(ring_of("ZERO_COPY"), None)
+    assert told.records == []
+
+
+def test_where_a_graph_for_a_gpu_is_sampled_by_the_cpu_that_is_told(
+    told: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = ring_of("CUDA")
+    for _ in range(2):
+        assert len(list(glt.loader.NeighborLoader(dataset, [1], torch.arange(4), batch_size=2))) == 2
+    (record,) = told.records
+    assert "graph_mode='CUDA': the CPU samples: the graph was given no device" in record.message
+    monkeypatch.setattr(_C, "cuda_device_count", lambda: 1)
+    monkeypatch.setattr(_C, "cuda_is_built", lambda: True)
+    graph.take_gpu(dataset, 0, may_take=False)  # workers, or a partition
+    assert dataset.graph.device is None
+    assert len(told.records) == 2
+
+
+def test_distributed_loaders_tell_it_too(told: pytest.LogCaptureFixture) -> None:
+    owners = torch.zeros(4, dtype=torch.int64)
+    dataset = glt.distributed.DistDataset(1, 0, ring_of("CUDA").graph, node_pb=owners, edge_dir="out")
+    loader = glt.distributed.DistNeighborLoader(dataset, [1], torch.arange(4), to_device=torch.device("cpu"))
+    loader.shutdown()
+    assert len(told.records) == 1
