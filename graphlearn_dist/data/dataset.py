@@ -18,7 +18,7 @@ from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, Split
 from ..utils.tensor import convert_to_tensor
 from ..utils.units import parse_size
-from ..utils.values import check_disjoint, check_distinct, check_rows, check_weights, label_of
+from ..utils.values import check_disjoint, check_distinct, check_rows, check_weights, label_of, shown
 from . import shared_memory
 from .columns import NamedColumns, column_stores, handles_by_type
 from .device.device_group import DeviceGroup, usable_gpu
@@ -97,7 +97,7 @@ class Dataset(NamedColumns):
         node_split: Any = None,
     ) -> None:
         if edge_dir not in ("in", "out"):
-            raise InvalidArgumentError(f"edge_dir: expected 'in' or 'out', got {edge_dir!r}")
+            raise InvalidArgumentError(f"edge_dir: expected 'in' or 'out', got {shown(edge_dir)}")
         self.graph = graph
         self.node_features = node_features
         self.edge_features = edge_features

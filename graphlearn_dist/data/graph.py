@@ -12,6 +12,7 @@ import torch
 from .. import _C
 from ..errors import InvalidArgumentError
 from ..utils.device import gpu_number
+from ..utils.values import shown
 from . import shared_memory
 from .device.device_group import DeviceGroup, gpus_by_group, group_of, usable_gpu, usable_groups
 from .device.device_topology import DeviceTopology, OnGpu, Placement
@@ -71,7 +72,7 @@ class Graph:
         device_group_list: Sequence[DeviceGroup] | None = None,
     ) -> None:
         if mode not in ("CPU", "ZERO_COPY", "CUDA"):
-            raise InvalidArgumentError(f"mode: expected 'CPU', 'ZERO_COPY' or 'CUDA', got {mode!r}")
+            raise InvalidArgumentError(f"mode: expected 'CPU', 'ZERO_COPY' or 'CUDA', got {shown(mode)}")
         gpu = gpu_number(device, count=_C.cuda_device_count)
         self.topo = topo
         self.mode = mode

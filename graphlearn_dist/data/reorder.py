@@ -9,6 +9,7 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..utils.tensor import convert_to_tensor
+from ..utils.values import shown
 from .topology import Topology
 
 
@@ -37,7 +38,8 @@ def resolve_hotness(given: Any, topologies: Sequence[Topology], num_ids: int) ->
         return numbers
     if given != "degree" or not topologies:
         raise InvalidArgumentError(
-            f"hotness: expected numbers, or 'degree' where a graph has edges that lead to these nodes, got {given!r}"
+            f"hotness: expected numbers, or 'degree' where a graph has edges that lead to these nodes, "
+            f"got {shown(given)}"
         )
     return count_neighbors(topologies, num_ids)
 
@@ -83,7 +85,7 @@ def sort_by_in_degree(
         InvalidArgumentError: ``shuffle_ratio`` is not in [0, 1], or there are fewer rows than nodes with in-edges.
     """
     if not 0.0 <= shuffle_ratio <= 1.0:
-        raise InvalidArgumentError(f"shuffle_ratio: expected 0 to 1, got {shuffle_ratio!r}")
+        raise InvalidArgumentError(f"shuffle_ratio: expected 0 to 1, got {shown(shuffle_ratio)}")
     num_rows = len(cpu_tensor)
     found = topo.degrees if topo.layout == "CSC" else torch.bincount(topo.indices, minlength=topo.num_cols)
     if int((found > 0).nonzero().max() + 1 if bool(found.any()) else 0) > num_rows:

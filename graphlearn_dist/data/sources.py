@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ..errors import InvalidArgumentError, StorageError
+from ..utils.values import shown
 from .dataset import Dataset
 from .pyg.pyg_levels import Levels, read_levels
 from .schema import EdgeDirection, bare
@@ -203,14 +204,14 @@ def weights_and_times(
         raise _no_rows("time_attr", "time for each node or for each edge", time_attr, levels, data)
     if edge_times and node_times:
         raise InvalidArgumentError(
-            f"time_attr: expected times of nodes or of edges, got {time_attr!r} for {[*node_times, *edge_times]}"
+            f"time_attr: expected times of nodes or of edges, got {shown(time_attr)} for {[*node_times, *edge_times]}"
         )
     return weights, edge_times, node_times
 
 
 def _no_rows(argument: str, what: str, name: str, levels: Levels, data: Any) -> InvalidArgumentError:
     if any(name in constants for constants in levels.constants.values()):
-        return InvalidArgumentError(f"{argument}: expected one {what}, got {name!r} for neither nodes nor edges")
+        return InvalidArgumentError(f"{argument}: expected one {what}, got {shown(name)} for neither nodes nor edges")
     return InvalidArgumentError(f"{argument}: no attribute {name!r}; the data has {sorted(data.keys())}")
 
 

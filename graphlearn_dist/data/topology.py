@@ -12,6 +12,7 @@ from .. import _C
 from ..core import available_cores, check_index_vector, thread_pool, to_optional_tensor, to_tensor
 from ..errors import InvalidArgumentError, PartitionFormatError
 from ..utils.tensor import convert_to_tensor
+from ..utils.values import shown
 from . import shared_memory
 from .handles import TopologyHandle
 
@@ -136,7 +137,7 @@ class Topology:
         edge_times: Any = None,
     ) -> None:
         if layout not in ("CSR", "CSC"):
-            raise InvalidArgumentError(f"layout: expected 'CSR' or 'CSC', got {layout!r}")
+            raise InvalidArgumentError(f"layout: expected 'CSR' or 'CSC', got {shown(layout)}")
         edge_index = convert_to_tensor(edge_index, name="edge_index")
         source, target = to_coo(edge_index, input_layout)
         least = count_ends(edge_index, input_layout)
@@ -349,7 +350,7 @@ class Topology:
 
 def _checked_pair(edge_index: Any, input_layout: str) -> tuple[torch.Tensor, torch.Tensor]:
     if input_layout not in ("COO", "CSR", "CSC"):
-        raise InvalidArgumentError(f"input_layout: expected 'COO', 'CSR' or 'CSC', got {input_layout!r}")
+        raise InvalidArgumentError(f"input_layout: expected 'COO', 'CSR' or 'CSC', got {shown(input_layout)}")
     first, second = _pair(edge_index)
     if input_layout != "COO":
         indptr, ids = (first, second) if input_layout == "CSR" else (second, first)

@@ -9,6 +9,7 @@ import torch
 
 from ..core import check_index_vector
 from ..errors import InvalidArgumentError, UnknownIdError
+from ..utils.values import shown
 from . import shared_memory
 
 _MOST_ZONES = 1 << 20  # of zones that are numbered by hand: a wrong number may be anything
@@ -51,7 +52,7 @@ class ZoneOrder:
             raise InvalidArgumentError(f"bounds: expected to ascend from 0 to {len(self.place)}, got {bounds}")
         if type(self.num_groups) is not int or self.num_groups < 1 or self.num_zones % self.num_groups:
             raise InvalidArgumentError(
-                f"num_groups: expected a divisor of the {self.num_zones} zones, got {self.num_groups!r}"
+                f"num_groups: expected a divisor of the {self.num_zones} zones, got {shown(self.num_groups)}"
             )
 
     @classmethod
@@ -68,7 +69,7 @@ class ZoneOrder:
         """
         zones = check_index_vector(zones, "zones")
         if type(num_zones) is not int or not 0 <= num_zones <= _MOST_ZONES:
-            raise InvalidArgumentError(f"num_zones: expected 0 to {_MOST_ZONES:,}, got {num_zones!r}")
+            raise InvalidArgumentError(f"num_zones: expected 0 to {_MOST_ZONES:,}, got {shown(num_zones)}")
         low, high = (int(zones.min()), int(zones.max())) if len(zones) else (0, 0)
         if low < 0 or high >= (num_zones or _MOST_ZONES):
             raise InvalidArgumentError(

@@ -14,7 +14,7 @@ import torch
 from ..core import check_index_vector
 from ..errors import InvalidArgumentError
 from ..typing import NodeType
-from ..utils.values import is_number
+from ..utils.values import is_number, shown
 from .embeddings.checkpoint import Checkpoint
 from .embeddings.owners import owners_of
 from .embeddings.settings import DTYPES, EmbeddingSettings, Init, OptimizerSettings
@@ -62,7 +62,7 @@ class DistEmbedding:
         timeout_s: float = 180.0,
     ) -> None:
         if not is_number(timeout_s) or not timeout_s > 0:
-            raise InvalidArgumentError(f"timeout_s: expected a positive number of seconds, got {timeout_s!r}")
+            raise InvalidArgumentError(f"timeout_s: expected a positive number of seconds, got {shown(timeout_s)}")
         dtype_name, folder = str(dtype).removeprefix("torch."), "" if path is None else os.path.abspath(path)
         settings = EmbeddingSettings(name, node_type, num, dim, init, scale, seed, dtype_name, folder)
         self.settings = settings
@@ -177,7 +177,7 @@ class _SparseOptimizer:
             raise InvalidArgumentError(f"params: expected a list of DistEmbeddings, got {type(params).__name__}")
         self.params = list(params)
         if not self.params or not all(isinstance(param, DistEmbedding) for param in self.params):
-            raise InvalidArgumentError(f"params: expected DistEmbeddings, got {self.params!r}")
+            raise InvalidArgumentError(f"params: expected DistEmbeddings, got {shown(self.params)}")
         if len({*map(id, self.params)}) != len(self.params):
             raise InvalidArgumentError("params: expected each embedding once, got one twice")
         self.settings = settings
@@ -230,5 +230,5 @@ class SparseAdam(_SparseOptimizer):
         self, params: Iterable[DistEmbedding], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
     ) -> None:
         if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-            raise InvalidArgumentError(f"betas: expected two numbers, got {betas!r}")
+            raise InvalidArgumentError(f"betas: expected two numbers, got {shown(betas)}")
         super().__init__(params, OptimizerSettings("adam", lr, eps, *betas))

@@ -17,6 +17,7 @@ from ..partition import PartitionBook
 from ..partition.partition_book import check_partition_idx
 from ..typing import EdgeType, NodeType
 from ..utils.device import parse_device
+from ..utils.values import shown
 from . import rpc
 from .dist_graph import books_of
 from .sampling.partitioned_sampler import split_by_owner
@@ -92,7 +93,7 @@ class DistFeature:
         books = self._books
         if input_type not in books:
             raise InvalidArgumentError(
-                f"input_type: expected one of {sorted(map(str, books))}, got {input_type!r}, which has no features"
+                f"input_type: expected one of {sorted(map(str, books))}, got {shown(input_type)}, which has no features"
             )
         return books[input_type]
 

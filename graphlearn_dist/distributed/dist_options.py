@@ -17,6 +17,7 @@ from ..utils.message_types import register_message
 from ..utils.no_effect import warn_no_effect
 from ..utils.system.ports import to_port
 from ..utils.units import parse_size
+from ..utils.values import shown
 
 _MAX_CONCURRENCY = 32
 _MAX_TOGETHER = 64  # all of them are in a worker's memory before the first can be handed on
@@ -31,7 +32,7 @@ def _check_seconds(name: str, value: Any, *, positive: bool = True) -> None:
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not (value > 0 if positive else value >= 0):
         expected = "a positive number of seconds" if positive else "at least 0 seconds"
-        raise InvalidArgumentError(f"{name}: expected {expected}, got {value!r}")
+        raise InvalidArgumentError(f"{name}: expected {expected}, got {shown(value)}")
 
 
 class _BasicDistSamplingWorkerOptions:
@@ -51,7 +52,7 @@ class _BasicDistSamplingWorkerOptions:
         for name, smallest in {"num_threads": 1, **at_least}.items():
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
-                raise InvalidArgumentError(f"{name}: expected at least {smallest}, got {value!r}")
+                raise InvalidArgumentError(f"{name}: expected at least {smallest}, got {shown(value)}")
         if self.master_port is not None:
             to_port("master_port", self.master_port)
         _check_seconds("rpc_timeout", self.rpc_timeout)

@@ -30,7 +30,7 @@ from ..partition.partitioner import EDGE_DIRS
 from ..partition.storage import new_directory
 from ..typing import NodeType
 from ..utils.system.disk import disk_errors
-from ..utils.values import check_distinct, check_finite, label_of
+from ..utils.values import check_distinct, check_finite, label_of, shown
 from . import rpc
 from .dist_context import DistContext, get_context, init_worker_group
 from .partitioning.partition_exchange import EdgeSlice, RowSlice, Slices, StoreName, agree, step
@@ -126,9 +126,11 @@ class DistRandomPartitioner:
     ) -> None:
         context = get_context() or _own_group(num_parts, current_partition_idx)
         if edge_assign_strategy not in EDGE_DIRS:
-            raise InvalidArgumentError(f"edge_assign_strategy: expected by_src or by_dst, got {edge_assign_strategy!r}")
+            raise InvalidArgumentError(
+                f"edge_assign_strategy: expected by_src or by_dst, got {shown(edge_assign_strategy)}"
+            )
         if not isinstance(chunk_size, int) or chunk_size < 1:
-            raise InvalidArgumentError(f"chunk_size: expected an int >= 1, got {chunk_size!r}")
+            raise InvalidArgumentError(f"chunk_size: expected an int >= 1, got {shown(chunk_size)}")
         self.output_dir = new_directory(output_dir)
         self.num_parts = context.world_size if num_parts is None else num_parts
         self.partition_idx = context.rank if current_partition_idx is None else current_partition_idx

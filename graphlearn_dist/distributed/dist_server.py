@@ -41,6 +41,7 @@ from ..telemetry.trace import tracer
 from ..typing import EdgeType, NodeType
 from ..utils.system.garbage import permanent_heap
 from ..utils.system.lifetime import Home
+from ..utils.values import shown
 from . import rpc
 from .dist_context import UNSET, _reset_context, _set_server_context, check_given, get_context, undone_on_failure
 from .dist_dataset import DistDataset
@@ -477,7 +478,7 @@ class DistServer:
     def get_edge_index(self, edge_type: EdgeType | None, layout: str) -> torch.Tensor:
         """This partition's edges, int64 ``[2, E]``, global ids; ``layout`` must be ``"coo"``."""
         if layout.lower() != "coo":
-            raise InvalidArgumentError(f"layout: expected 'coo', got {layout!r}")
+            raise InvalidArgumentError(f"layout: expected 'coo', got {shown(layout)}")
         edge_type_index(self.dataset.schema, edge_type, "edge_type")
         _, source, target = self.dataset.edges(edge_type)
         return torch.stack([source, target])

@@ -31,6 +31,7 @@ from ..sampler.links.negative_sampling import negatives_of
 from ..sampler.plan import SamplingPlan, plain_num_neighbors
 from ..sampler.tasks import GraphAccess
 from ..utils.coroutines import run_local
+from ..utils.values import shown
 from .pyg_stores import ServerGraphStore
 from .sampling.known_graph import graph_access, graph_for
 
@@ -106,7 +107,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
     ) -> None:
         if sample_direction not in _DIRECTIONS:
             raise InvalidArgumentError(
-                f"sample_direction: expected one of {list(_DIRECTIONS)}, got {sample_direction!r}"
+                f"sample_direction: expected one of {list(_DIRECTIONS)}, got {shown(sample_direction)}"
             )
         self.sample_direction = sample_direction
         self.subgraph_type = _subgraph_type(subgraph_type, directed)
@@ -331,7 +332,7 @@ def _num_neighbors(given: Any) -> NumNeighbors:
     """Fan-outs as PyG's; under the key None, a dict has those of all types that it does not name."""
     if not isinstance(given, dict):
         if isinstance(given, str) or not isinstance(given, Sequence):
-            raise InvalidArgumentError(f"num_neighbors: expected a list with one fan-out per hop, got {given!r}")
+            raise InvalidArgumentError(f"num_neighbors: expected a list with one fan-out per hop, got {shown(given)}")
         return NumNeighbors(list(given))
     named = {key: hops for key, hops in given.items() if key is not None}
     return NumNeighbors(named, given.get(None))
@@ -347,4 +348,4 @@ def _subgraph_type(given: SubgraphType | str, directed: bool) -> SubgraphType:
         return SubgraphType(given)
     except ValueError:
         names = [one.value for one in SubgraphType]
-        raise InvalidArgumentError(f"subgraph_type: expected one of {names}, got {given!r}") from None
+        raise InvalidArgumentError(f"subgraph_type: expected one of {names}, got {shown(given)}") from None

@@ -23,7 +23,7 @@ from ..telemetry.loader_stats import LoopTimes, made_metrics
 from ..telemetry.process_status import LoaderStatus
 from ..telemetry.trace import start_tracing, tracer
 from ..utils.system.lifetime import Home, threads
-from ..utils.values import check_seed
+from ..utils.values import check_seed, shown
 from .resume import EpochPass, EpochPlace, Shard, to_place, to_state
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class EpochLoader(ABC):
             InvalidArgumentError: a negative epoch, or one of more than 64 bits.
         """
         if not isinstance(epoch, int) or epoch < 0:
-            raise InvalidArgumentError(f"epoch: expected an integer of at least 0, got {epoch!r}")
+            raise InvalidArgumentError(f"epoch: expected an integer of at least 0, got {shown(epoch)}")
         check_seed("epoch", epoch)
         if self._next.epoch != epoch:
             self._next, self._pass = EpochPlace(epoch), None

@@ -8,6 +8,7 @@ import torch
 
 from ..data.schema import bare
 from ..errors import InvalidArgumentError
+from ..utils.values import shown
 from .local_loader import LocalLoader
 
 
@@ -30,7 +31,7 @@ def count_nodes(loader: LocalLoader, num_batches: int | None = None, *, epoch: i
     """
     schema, length = loader.data.schema, loader.batches.schedule.num_batches
     if num_batches is not None and not 1 <= num_batches <= length:
-        raise InvalidArgumentError(f"num_batches: expected 1 to {length}, got {num_batches!r}")
+        raise InvalidArgumentError(f"num_batches: expected 1 to {length}, got {shown(num_batches)}")
     counts = [torch.zeros(count, dtype=torch.int64) for count in schema.num_nodes]
     for index in range(length if num_batches is None else num_batches):
         for count, nodes in zip(counts, loader.batches.sample(epoch, index).subgraph.nodes, strict=True):

@@ -10,6 +10,7 @@ import torch
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..typing import NodeType
+from ..utils.values import shown
 from .transform import store_of_nodes
 
 LearnedRows: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
@@ -64,7 +65,7 @@ def embeddings_by_type(embeddings: Embeddings | None, schema: GraphSchema) -> di
 def _check(node_type: NodeType | None, rows: Any, schema: GraphSchema) -> None:
     if node_type not in schema.node_types:
         raise InvalidArgumentError(
-            f"embeddings: expected node types among {[*schema.node_types]}, got {node_type!r}"
+            f"embeddings: expected node types among {[*schema.node_types]}, got {shown(node_type)}"
             if not schema.is_homogeneous
             else f"embeddings: expected one embedding, or {{None: it}}, got node type {node_type!r}"
         )

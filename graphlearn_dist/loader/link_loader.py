@@ -11,6 +11,7 @@ from ..errors import InvalidArgumentError
 from ..sampler.base import BaseSampler, SamplingType
 from ..sampler.inputs import get_edge_label_index, to_remote_link_input
 from ..sampler.links.exclusion import ReverseIds, ReverseTypes, to_exclusion
+from ..utils.values import shown
 from .dataloader_keywords import check_keywords, drawn_seed
 from .learned_rows import Embeddings
 from .local_loader import LocalLoader, Transform
@@ -88,7 +89,9 @@ class LinkLoader(LocalLoader):
         self.link_sampler: Any = link_sampler
         self.edge_label_index = edge_label_index
         if edge_dir not in (None, data.edge_dir):
-            raise InvalidArgumentError(f"edge_dir: the data set holds {data.edge_dir!r}-neighbors, got {edge_dir!r}")
+            raise InvalidArgumentError(
+                f"edge_dir: the data set holds {data.edge_dir!r}-neighbors, got {shown(edge_dir)}"
+            )
         sampler_input = to_remote_link_input(
             edge_label_index,
             edge_label,

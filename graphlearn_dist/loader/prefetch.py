@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from ..errors import InvalidArgumentError
 from ..rpc.engine.threads import WorkerThreads
+from ..utils.values import shown
 
 T = TypeVar("T")
 
@@ -18,7 +19,7 @@ T = TypeVar("T")
 def check_prefetch(prefetch: int) -> int:
     """Returns the number of threads; an error names the argument where it is none."""
     if not isinstance(prefetch, int) or isinstance(prefetch, bool) or prefetch < 0:
-        raise InvalidArgumentError(f"prefetch: expected a number of threads, 0 for none, got {prefetch!r}")
+        raise InvalidArgumentError(f"prefetch: expected a number of threads, 0 for none, got {shown(prefetch)}")
     return prefetch
 
 

@@ -23,6 +23,7 @@ from ..sampler.inputs import to_link_input
 from ..sampler.links.exclusion import Exclusion, with_excluded
 from ..telemetry import BatchCounts
 from ..utils.tensor import host_tensor
+from ..utils.values import shown
 from .batch_source import Named, sampled_in_turn
 from .pyg_filter import PygFilter, set_links, set_seeds
 
@@ -248,12 +249,8 @@ def node_input(data: Any, input_nodes: Any, input_time: Any, input_id: Any, coun
     input_time, input_id = _on_host(input_time, "input_time"), _on_host(input_id, "input_id")
     for name, given in (("input_time", input_time), ("input_id", input_id)):
         if given is not None and (not isinstance(given, torch.Tensor) or given.shape != ids.shape):
-            raise InvalidArgumentError(f"{name}: expected one entry for each of {len(ids)} seeds, got {_shown(given)}")
+            raise InvalidArgumentError(f"{name}: expected one entry for each of {len(ids)} seeds, got {shown(given)}")
     return PygInput(input_id, ids, input_time, node_type)
-
-
-def _shown(given: Any) -> str:
-    return f"shape {list(given.shape)}" if isinstance(given, torch.Tensor) else type(given).__name__
 
 
 def _on_host(given: Any, name: str) -> Any:
@@ -303,7 +300,7 @@ def link_input(
     )
     for name, given in (("edge_label", edge_label), ("edge_label_time", edge_label_time), ("input_id", input_id)):
         if given is not None and (not isinstance(given, torch.Tensor) or given.dim() < 1 or len(given) != count):
-            raise InvalidArgumentError(f"{name}: expected one entry for each of {count} links, got {_shown(given)}")
+            raise InvalidArgumentError(f"{name}: expected one entry for each of {count} links, got {shown(given)}")
     if edge_label is not None and neg_sampling is not None:
         if neg_sampling.is_triplet():
             raise InvalidArgumentError("edge_label: expected None with triplet negatives, which have no labels")

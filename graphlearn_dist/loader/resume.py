@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import InvalidArgumentError
 from ..sampler.epochs.fingerprint import Settings
 from ..sampler.epochs.schedule import BatchIndices, SeedSchedule
-from ..utils.values import check_seed
+from ..utils.values import check_seed, shown
 
 # What a seed draws is part of a state's meaning: whoever changes draws or shuffles raises this, and refuses old states.
 # 2: weighted draws are exact, small epochs are shuffled by Fisher and Yates, LABOR breaks ties at random.
@@ -37,7 +37,7 @@ class Shard:
             return cls()
         is_pair = isinstance(shard, (tuple, list)) and len(shard) == 2
         if not is_pair or not all(isinstance(number, numbers.Integral) for number in shard):
-            raise InvalidArgumentError(f"shard: expected two integers (index, count) or None, got {shard!r}")
+            raise InvalidArgumentError(f"shard: expected two integers (index, count) or None, got {shown(shard)}")
         return cls(*map(int, shard))
 
     def of(self, indices: BatchIndices) -> BatchIndices:
@@ -206,10 +206,10 @@ def _check_form(state: Any) -> Settings:
     for name in _NUMBERS:
         if not isinstance(state.get(name), int) or state[name] < 0:
             raise InvalidArgumentError(
-                f"state_dict: {name}: expected an integer of at least 0, got {state.get(name)!r}"
+                f"state_dict: {name}: expected an integer of at least 0, got {shown(state.get(name))}"
             )
         check_seed(f"state_dict: {name}", state[name])
     ahead = state.get("ahead")
     if not isinstance(ahead, str) or not ahead or set(ahead) - set("0123456789abcdef"):
-        raise InvalidArgumentError(f"state_dict: ahead: expected a hexadecimal number, got {ahead!r}")
+        raise InvalidArgumentError(f"state_dict: ahead: expected a hexadecimal number, got {shown(ahead)}")
     return {name: value for name, value in state.items() if name not in _PLACE}

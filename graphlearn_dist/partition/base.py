@@ -17,7 +17,7 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, FeaturePartitionData, GraphPartitionData, NodeType
-from ..utils.values import check_finite, is_whole, label_of
+from ..utils.values import check_finite, is_whole, label_of, shown
 from .assembly import write_edge_ids
 from .edge_book import OwnedEdgesBook
 from .ingest import by_type, id_vector, rows_tensor, times_tensor, to_tensor, weights_tensor
@@ -66,9 +66,11 @@ def save_meta(
         InvalidArgumentError: an argument is wrong, or this was saved before.
     """
     if not is_whole(num_parts) or num_parts < 1:
-        raise InvalidArgumentError(f"num_parts: expected an int >= 1, got {num_parts!r}")
+        raise InvalidArgumentError(f"num_parts: expected an int >= 1, got {shown(num_parts)}")
     if edge_assign_strategy is not None and edge_assign_strategy not in EDGE_DIRS:
-        raise InvalidArgumentError(f"edge_assign_strategy: expected by_src or by_dst, got {edge_assign_strategy!r}")
+        raise InvalidArgumentError(
+            f"edge_assign_strategy: expected by_src or by_dst, got {shown(edge_assign_strategy)}"
+        )
     match data_cls:
         case "homo":
             keys: tuple[list[Any], list[Any]] = ([None], [None])
@@ -77,7 +79,7 @@ def save_meta(
         case "hetero":
             raise InvalidArgumentError(f"node_types, edge_types: expected the types, got {node_types}, {edge_types}")
         case _:
-            raise InvalidArgumentError(f"data_cls: expected 'homo' or 'hetero', got {data_cls!r}")
+            raise InvalidArgumentError(f"data_cls: expected 'homo' or 'hetero', got {shown(data_cls)}")
     edge_dir = None if edge_assign_strategy is None else EDGE_DIRS[edge_assign_strategy]
     values = {"num_parts": num_parts, "node_types": keys[0], "edge_types": keys[1], "edge_dir": edge_dir}
     _save(output_dir, "meta", values=values)
@@ -321,11 +323,11 @@ def _book_parts(name: str, book: PartitionBook | torch.Tensor) -> dict[str, Any]
 
 def _check_group(group: str, key: Any) -> str:
     if group not in GROUPS:
-        raise InvalidArgumentError(f"group: expected one of {sorted(GROUPS)}, got {group!r}")
+        raise InvalidArgumentError(f"group: expected one of {sorted(GROUPS)}, got {shown(group)}")
     return label_of("feature_partition", key)
 
 
 def _index(partition_idx: int) -> int:
     if not isinstance(partition_idx, int) or partition_idx < 0:
-        raise InvalidArgumentError(f"partition_idx: expected an int >= 0, got {partition_idx!r}")
+        raise InvalidArgumentError(f"partition_idx: expected an int >= 0, got {shown(partition_idx)}")
     return partition_idx

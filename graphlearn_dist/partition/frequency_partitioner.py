@@ -11,7 +11,7 @@ import torch
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
 from ..utils.units import parse_size
-from ..utils.values import label_of
+from ..utils.values import label_of, shown
 from .ingest import by_type, to_tensor
 from .layout import NodeKey
 from .partition_book import PartitionBook, TablePartitionBook
@@ -104,7 +104,7 @@ class FrequencyPartitioner(PartitionerBase):
             if isinstance(value, str) and largest == float("inf"):
                 values[key] = value = parse_size(value, name=label_of(name, key))
             if not isinstance(value, (int, float)) or not 0 <= value <= largest:
-                raise InvalidArgumentError(f"{label_of(name, key)}: expected 0 to {largest:g}, got {value!r}")
+                raise InvalidArgumentError(f"{label_of(name, key)}: expected 0 to {largest:g}, got {shown(value)}")
         return values
 
     def _partition_node(self, ntype: NodeType | None = None) -> tuple[None, PartitionBook]:

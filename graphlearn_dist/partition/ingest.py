@@ -11,7 +11,7 @@ import torch
 
 from ..errors import InvalidArgumentError, UnknownIdError
 from ..utils.tensor import from_array, host_tensor
-from ..utils.values import check_disjoint, check_distinct, check_weights, label_of
+from ..utils.values import check_disjoint, check_distinct, check_weights, label_of, shown
 from .layout import EdgeKey, NodeKey
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
@@ -100,9 +100,9 @@ def check_node_counts(num_nodes: Any) -> dict[NodeKey, int]:
     counts: dict[NodeKey, int] = num_nodes if isinstance(num_nodes, dict) else {None: num_nodes}
     for key, count in counts.items():
         if key is not None and (not isinstance(key, str) or not key):
-            raise InvalidArgumentError(f"num_nodes: expected texts as names of node types, got {key!r}")
+            raise InvalidArgumentError(f"num_nodes: expected texts as names of node types, got {shown(key)}")
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-            raise InvalidArgumentError(f"{label_of('num_nodes', key)}: expected an int >= 0, got {count!r}")
+            raise InvalidArgumentError(f"{label_of('num_nodes', key)}: expected an int >= 0, got {shown(count)}")
     return counts
 
 

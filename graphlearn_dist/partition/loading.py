@@ -14,6 +14,7 @@ from ..errors import InvalidArgumentError, PartitionFormatError
 from ..typing import FeaturePartitionData, GraphPartitionData
 from ..utils.device import parse_device
 from ..utils.tensor import id2idx
+from ..utils.values import shown
 from .layout import (
     CachedRows,
     EdgeKey,
@@ -59,7 +60,7 @@ def load_partition(
         InvalidArgumentError: a device other than the host, or one in the place of ``graph_caching``.
     """
     if not isinstance(graph_caching, bool):  # in GLT's earlier releases the device stood there
-        raise InvalidArgumentError(f"graph_caching: expected True or False, got {graph_caching!r}; name device=")
+        raise InvalidArgumentError(f"graph_caching: expected True or False, got {shown(graph_caching)}; name device=")
     _check_device(device)
     layout = load_partition_layout(root_dir, verify=verify)
     arrays = layout.open_partition(partition_idx, verify=verify)

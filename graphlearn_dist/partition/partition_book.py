@@ -16,6 +16,7 @@ from ..data import shared_memory
 from ..data.zone_order import ZoneOrder
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from ..utils.tensor import convert_to_tensor, host_tensor
+from ..utils.values import shown
 from .tensor_use import OwnersAsTensor, ids_at, plain
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class PartitionBook(OwnersAsTensor):
 def check_partition_idx(partition_idx: int, num_partitions: int) -> int:
     """Returns ``partition_idx``, or raises InvalidArgumentError unless it lies in ``[0, num_partitions)``."""
     if not isinstance(partition_idx, int) or not 0 <= partition_idx < num_partitions:
-        raise InvalidArgumentError(f"partition_idx: expected 0 to {num_partitions - 1}, got {partition_idx!r}")
+        raise InvalidArgumentError(f"partition_idx: expected 0 to {num_partitions - 1}, got {shown(partition_idx)}")
     return partition_idx
 
 
@@ -518,4 +519,4 @@ def from_dict(
     except (KeyError, TypeError, ValueError, InvalidArgumentError) as error:
         raise PartitionFormatError(f"partition book {dict(description)!r}: {error!r}") from error
     kinds = "range, permuted, table or zones"
-    raise PartitionFormatError(f"partition book: expected kind {kinds}, got {description['kind']!r}")
+    raise PartitionFormatError(f"partition book: expected kind {kinds}, got {shown(description['kind'])}")

@@ -18,7 +18,7 @@ from ..data.zone_order import ZoneOrder
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
 from ..utils.tensor import convert_to_tensor
-from ..utils.values import check_finite, is_whole, label_of
+from ..utils.values import check_finite, is_whole, label_of, shown
 from .assembly import as_stored_book, write_edge_ids, write_order, write_tables
 from .attributes import attr_path, constant_inputs, write_constants
 from .edge_book import EdgeBook, OwnedEdgesBook, default_edge_book
@@ -123,11 +123,13 @@ class PartitionerBase(ABC):
     ) -> None:
         for name, value in (("num_parts", num_parts), ("chunk_size", chunk_size)):
             if not is_whole(value) or value < 1:
-                raise InvalidArgumentError(f"{name}: expected an int >= 1, got {value!r}")
+                raise InvalidArgumentError(f"{name}: expected an int >= 1, got {shown(value)}")
         if num_parts > _MOST_PARTS:
             raise InvalidArgumentError(f"num_parts: expected at most {_MOST_PARTS}, got {num_parts}")
         if edge_assign_strategy not in EDGE_DIRS:
-            raise InvalidArgumentError(f"edge_assign_strategy: expected by_src or by_dst, got {edge_assign_strategy!r}")
+            raise InvalidArgumentError(
+                f"edge_assign_strategy: expected by_src or by_dst, got {shown(edge_assign_strategy)}"
+            )
         self.output_dir = new_directory(output_dir)
         self.num_parts = num_parts
         self.seed = seed

@@ -13,7 +13,7 @@ from .. import _C
 from ..core import available_cores, thread_pool
 from ..data.sources import GraphSource
 from ..errors import InvalidArgumentError, PartitionFormatError
-from ..utils.values import count_not_finite, label_of
+from ..utils.values import count_not_finite, label_of, shown
 from .edge_book import OwnedEdgesBook
 from .layout import EdgeKey, NodeKey, PartitionArrays, array_path, load_partition_layout
 from .ordering.zone_partitioner import KaMinParPartitioner, LDGPartitioner
@@ -59,7 +59,7 @@ def partition_source(
         The directory.
     """
     if kind not in _PARTITIONERS:
-        raise InvalidArgumentError(f"kind: expected one of {sorted(_PARTITIONERS)}, got {kind!r}")
+        raise InvalidArgumentError(f"kind: expected one of {sorted(_PARTITIONERS)}, got {shown(kind)}")
     partitioner = _PARTITIONERS[kind](
         output_dir,
         num_parts,

@@ -17,7 +17,7 @@ from ..utils.device_exchange import moved
 from ..utils.message_types import BY_TYPE, register_as_base, register_message
 from ..utils.mixin import CastMixin
 from ..utils.tensor import host_tensor, load_tensor
-from ..utils.values import check_seed, to_count, to_flag
+from ..utils.values import check_seed, shown, to_count, to_flag
 from .links.negative_sampling import NegativeSampling, NegativeSamplingMode
 from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
 from .strategies import TEMPORAL_STRATEGIES, check_strategy
@@ -224,7 +224,7 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         if self.edge_dir not in ("in", "out", None):
-            raise InvalidArgumentError(f"edge_dir: expected 'in', 'out' or None, got {self.edge_dir!r}")
+            raise InvalidArgumentError(f"edge_dir: expected 'in', 'out' or None, got {shown(self.edge_dir)}")
         object.__setattr__(self, "batch_size", to_count("batch_size", self.batch_size))
         for name in _FLAGS:
             object.__setattr__(self, name, to_flag(name, getattr(self, name)))
@@ -232,14 +232,15 @@ class SamplingConfig:
         for strategy in (self.temporal_strategy, self.own_times):
             if strategy is not None and strategy not in TEMPORAL_STRATEGIES:
                 raise InvalidArgumentError(
-                    f"temporal_strategy: expected one of {tuple(TEMPORAL_STRATEGIES)} or None, got {strategy!r}"
+                    f"temporal_strategy: expected one of {tuple(TEMPORAL_STRATEGIES)} or None, got {shown(strategy)}"
                 )
         if self.locality is not None and (type(self.locality) is not int or not 1 <= self.locality <= MAX_STRETCHES):
             raise InvalidArgumentError(
-                f"locality: expected a number of stretches from 1 to {MAX_STRETCHES} or None, got {self.locality!r}"
+                f"locality: expected a number of stretches from 1 to {MAX_STRETCHES} or None, "
+                f"got {shown(self.locality)}"
             )
         if type(self.edge_format) is not str or self.edge_format not in EDGE_FORMATS:
-            raise InvalidArgumentError(f"edge_format: expected one of {EDGE_FORMATS}, got {self.edge_format!r}")
+            raise InvalidArgumentError(f"edge_format: expected one of {EDGE_FORMATS}, got {shown(self.edge_format)}")
         check_strategy(self.strategy, with_weight=self.with_weight, replace=self.replace)
         self._check_combination()
 
@@ -278,7 +279,7 @@ def is_induced(subgraph_type: str) -> bool:
     """
     name = getattr(subgraph_type, "value", subgraph_type)  # PyG's ``SubgraphType``
     if name not in ("directional", "induced"):
-        raise InvalidArgumentError(f"subgraph_type: expected 'directional' or 'induced' here, got {name!r}")
+        raise InvalidArgumentError(f"subgraph_type: expected 'directional' or 'induced' here, got {shown(name)}")
     return bool(name == "induced")
 
 

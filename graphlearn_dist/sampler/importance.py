@@ -10,7 +10,7 @@ import torch
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType
-from ..utils.values import check_seed, is_number, is_whole
+from ..utils.values import check_seed, is_number, is_whole, shown
 from .inputs import edge_type_index
 from .tasks import HostGraph
 from .walks import ENDED, RandomWalks, WalkSettings
@@ -61,11 +61,13 @@ class ImportanceSettings:
         for name in ("num_neighbors", "num_random_walks", "num_traversals"):
             value = getattr(self, name)
             if not is_whole(value) or value < 1:
-                raise InvalidArgumentError(f"{name}: expected an integer of at least 1, got {value!r}")
+                raise InvalidArgumentError(f"{name}: expected an integer of at least 1, got {shown(value)}")
         if self.metapath is not None and not self.metapath:
             raise InvalidArgumentError("metapath: expected at least one edge type, got none")
         if not is_number(self.termination_prob) or not 0 <= self.termination_prob <= 1:
-            raise InvalidArgumentError(f"termination_prob: expected a number in [0, 1], got {self.termination_prob!r}")
+            raise InvalidArgumentError(
+                f"termination_prob: expected a number in [0, 1], got {shown(self.termination_prob)}"
+            )
         check_seed("seed", self.seed)
         check_seed("epoch", self.epoch)
 

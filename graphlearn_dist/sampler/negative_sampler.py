@@ -11,13 +11,14 @@ from .. import _C
 from ..core import thread_pool, to_tensor
 from ..data.graph import Graph
 from ..errors import InvalidArgumentError
+from ..utils.values import shown
 from .links.negative_pool import HasEdge, NegativePool, negative_key
 
 
 def local_has_edge(graph: Graph, edge_dir: Literal["in", "out"], num_threads: int = 1) -> HasEdge:
     """``HasEdge`` of a graph held whole, whose rows are sources (``edge_dir`` "out") or targets ("in")."""
     if edge_dir not in ("in", "out"):
-        raise InvalidArgumentError(f"edge_dir: expected 'in' or 'out', got {edge_dir!r}")
+        raise InvalidArgumentError(f"edge_dir: expected 'in' or 'out', got {shown(edge_dir)}")
     handler, pool = graph.graph_handler, thread_pool(num_threads)
 
     def has_edge(src: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
@@ -41,7 +42,7 @@ class RandomNegativeSampler:
 
     def __init__(self, graph: Graph, mode: str = "CPU", edge_dir: Literal["in", "out"] = "out", seed: int = 0) -> None:
         if mode not in ("CPU", "CUDA"):
-            raise InvalidArgumentError(f"mode: expected 'CPU' or 'CUDA', got {mode!r}")
+            raise InvalidArgumentError(f"mode: expected 'CPU' or 'CUDA', got {shown(mode)}")
         graph.cover_one_type()
         self._has_edge = local_has_edge(graph, edge_dir)
         extents = (graph.row_count, graph.col_count)

@@ -11,6 +11,7 @@ from .. import _C
 from ..data.graph import Graph
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
+from ..utils.values import shown
 from .strategies import METHODS, TIME_RULES
 
 UNBOUNDED = -1
@@ -163,13 +164,13 @@ def plain_num_neighbors(num_neighbors: Any) -> Any:
 
 def _checked(hops: Any) -> list[int]:
     if not isinstance(hops, Sequence) or isinstance(hops, str):
-        raise InvalidArgumentError(f"num_neighbors: expected a list with one fan-out per hop, got {hops!r}")
+        raise InvalidArgumentError(f"num_neighbors: expected a list with one fan-out per hop, got {shown(hops)}")
     if not hops:
         raise InvalidArgumentError("num_neighbors: expected at least one hop, got an empty list")
     for fanout in hops:
         if not isinstance(fanout, int) or isinstance(fanout, bool) or fanout < UNBOUNDED:
             raise InvalidArgumentError(
-                f"num_neighbors: expected each fan-out to be -1 (all neighbors), 0 (none) or more, got {fanout!r}"
+                f"num_neighbors: expected each fan-out to be -1 (all neighbors), 0 (none) or more, got {shown(fanout)}"
             )
         if fanout > MAX_FANOUT:
             raise InvalidArgumentError(

@@ -11,7 +11,7 @@ from ..core import check_index_tensor, thread_pool, to_tensor
 from ..data.graph import Graph
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
-from ..utils.values import is_number, is_whole
+from ..utils.values import is_number, is_whole, shown
 from .plan import UNBOUNDED, SamplingPlan, build_plan
 from .tasks import HostGraph
 
@@ -73,11 +73,11 @@ def personalized_pagerank(
 def check_settings(alpha: float, epsilon: float, top_k: int) -> None:
     """Raises an ``InvalidArgumentError``, see ``personalized_pagerank``."""
     if not is_number(alpha) or not 0 < alpha < 1:
-        raise InvalidArgumentError(f"alpha: expected a number in (0, 1), got {alpha!r}")
+        raise InvalidArgumentError(f"alpha: expected a number in (0, 1), got {shown(alpha)}")
     if not is_number(epsilon) or not epsilon > 0:
-        raise InvalidArgumentError(f"epsilon: expected a number above 0, got {epsilon!r}")
+        raise InvalidArgumentError(f"epsilon: expected a number above 0, got {shown(epsilon)}")
     if not is_whole(top_k) or top_k < 1:
-        raise InvalidArgumentError(f"top_k: expected an integer of at least 1, got {top_k!r}")
+        raise InvalidArgumentError(f"top_k: expected an integer of at least 1, got {shown(top_k)}")
 
 
 def plan_of_all(schema: GraphSchema) -> SamplingPlan:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from .. import _C
 from ..errors import InvalidArgumentError
+from ..utils.values import shown
 
 TIME_RULES = {"ignore": _C.TimeRule.IGNORE, "before": _C.TimeRule.BEFORE, "latest": _C.TimeRule.LATEST}
 TEMPORAL_STRATEGIES = {"uniform": "before", "last": "latest"}
@@ -67,7 +68,7 @@ def check_strategy(name: str, *, with_weight: bool, replace: bool) -> None:
         InvalidArgumentError: it is unknown, or does not go with weights or replacement.
     """
     if name not in STRATEGIES:
-        raise InvalidArgumentError(f"strategy: expected one of {tuple(STRATEGIES)}, got {name!r}")
+        raise InvalidArgumentError(f"strategy: expected one of {tuple(STRATEGIES)}, got {shown(name)}")
     strategy = STRATEGIES[name]
     if (with_weight and strategy.weighted is None) or (replace and not strategy.method.may_replace):
         raise InvalidArgumentError(

@@ -18,7 +18,7 @@ from ..data.dataset import Dataset
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType
-from ..utils.values import check_seed, is_number, is_whole
+from ..utils.values import check_seed, is_number, is_whole, shown
 from .inputs import edge_type_index
 from .plan import Draw, SamplingPlan, build_plan
 from .tasks import HostGraph
@@ -64,15 +64,15 @@ class WalkSettings:
 
     def __post_init__(self) -> None:
         if not is_whole(self.length) or self.length < 0:
-            raise InvalidArgumentError(f"length: expected a number of steps, got {self.length!r}")
+            raise InvalidArgumentError(f"length: expected a number of steps, got {shown(self.length)}")
         for name in ("p", "q"):
             value = getattr(self, name)
             if not is_number(value) or not 1 / _EXTREME <= value <= _EXTREME:
                 raise InvalidArgumentError(
-                    f"{name}: expected a number from {1 / _EXTREME} to {_EXTREME:.0f}, got {value!r}"
+                    f"{name}: expected a number from {1 / _EXTREME} to {_EXTREME:.0f}, got {shown(value)}"
                 )
         if not is_number(self.restart_prob) or not 0 <= self.restart_prob <= 1:
-            raise InvalidArgumentError(f"restart_prob: expected a number in [0, 1], got {self.restart_prob!r}")
+            raise InvalidArgumentError(f"restart_prob: expected a number in [0, 1], got {shown(self.restart_prob)}")
         check_seed("seed", self.seed)
         check_seed("epoch", self.epoch)
         if self.with_weight and max(self.biases) > _MOST_UNEQUAL * min(self.biases):
@@ -151,7 +151,7 @@ class RandomWalks:
     async def walk(self, seeds: torch.Tensor, first: int = 0) -> torch.Tensor:
         """Nodes int64 ``[n, length + 1]`` of the walks from seeds int64 ``[n]``, the first of which has this number."""
         if not is_whole(first) or not 0 <= first <= _MOST_WALKS - len(seeds):
-            raise InvalidArgumentError(f"first: expected the number of a walk, 0 <= first < 2**60, got {first!r}")
+            raise InvalidArgumentError(f"first: expected the number of a walk, 0 <= first < 2**60, got {shown(first)}")
         if self._steps:
             count = self._schema.num_nodes[self._schema.edge_specs[self._steps[0]][0]]
             seeds = check_index_tensor(seeds, "seeds", num_ids=count, what="node id").long()

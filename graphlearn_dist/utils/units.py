@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ..errors import InvalidArgumentError
+from .values import shown
 
 UNITS = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 _FACTORS = {"": 1, **{unit[0]: factor for unit, factor in UNITS.items()}}
@@ -23,14 +24,14 @@ def parse_size(sz: int | str, *, name: str = "size") -> int:
         InvalidArgumentError: where it is no size, or not positive.
     """
     if isinstance(sz, bool) or not isinstance(sz, (int, str)):
-        raise InvalidArgumentError(f"{name}: expected a number of bytes or a text such as '64MB', got {sz!r}")
+        raise InvalidArgumentError(f"{name}: expected a number of bytes or a text such as '64MB', got {shown(sz)}")
     if isinstance(sz, str):
         match = _SIZE.fullmatch(sz.strip())
         if match is None:
-            raise InvalidArgumentError(f"{name}: expected a size such as '64MB' or '1.5GiB', got {sz!r}")
+            raise InvalidArgumentError(f"{name}: expected a size such as '64MB' or '1.5GiB', got {shown(sz)}")
         num_bytes = int(float(match["number"]) * _FACTORS[match["prefix"].upper()])
     else:
         num_bytes = sz
     if num_bytes < 1:
-        raise InvalidArgumentError(f"{name}: expected at least one byte, got {sz!r}")
+        raise InvalidArgumentError(f"{name}: expected at least one byte, got {shown(sz)}")
     return num_bytes

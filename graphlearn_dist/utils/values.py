@@ -56,7 +56,7 @@ def is_number(value: object) -> bool:
 def to_count(name: str, value: object) -> int:
     """The value as an int where it is an integer, of NumPy too, of at least 1; else InvalidArgumentError."""
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):
-        raise InvalidArgumentError(f"{name}: expected an integer, got {value!r}")
+        raise InvalidArgumentError(f"{name}: expected an integer, got {shown(value)}")
     count = int(value)
     if not 1 <= count < 1 << 63:
         limit = "at least 1" if count < 1 else "an int of 64 bits"
@@ -68,7 +68,7 @@ def to_flag(name: str, value: object) -> bool:
     """The value as True or False; None and 0 are False, 1 is True, and others an InvalidArgumentError."""
     if value is None or isinstance(value, (bool, np.bool_)) or (is_whole(value) and value in (0, 1)):
         return bool(value)
-    raise InvalidArgumentError(f"{name}: expected True or False, got {value!r}")
+    raise InvalidArgumentError(f"{name}: expected True or False, got {shown(value)}")
 
 
 def check_callable(name: str, value: object) -> None:
@@ -80,7 +80,7 @@ def check_callable(name: str, value: object) -> None:
 def check_seed(name: str, value: object) -> None:
     """InvalidArgumentError unless this is an integer of 64 bits, of which all draws are functions."""
     if not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
-        raise InvalidArgumentError(f"{name}: expected an int of 64 bits, got {value!r}")
+        raise InvalidArgumentError(f"{name}: expected an int of 64 bits, got {shown(value)}")
 
 
 def check_distinct(name: str, ids: torch.Tensor) -> None:

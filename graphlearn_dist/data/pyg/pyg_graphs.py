@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import InvalidArgumentError
+from ...utils.values import shown
 from ..dataset import Dataset
 from ..schema import EdgeDirection, bare
 from ..sources import edges_by_type, weights_and_times
@@ -99,7 +100,7 @@ def _of_stores(features: Any, graph: Any, weight_attr: str | None, time_attr: st
     times = _tensors(features, time_attr, "time_attr", (*num_nodes, *edges))
     node_times = {key: values for key, values in times.items() if key in num_nodes}
     if node_times and len(node_times) < len(times):
-        raise InvalidArgumentError(f"time_attr: expected times of nodes or of edges, got {time_attr!r} for both")
+        raise InvalidArgumentError(f"time_attr: expected times of nodes or of edges, got {shown(time_attr)} for both")
     return edges, layouts, num_nodes, weights, {} if node_times else times, node_times
 
 

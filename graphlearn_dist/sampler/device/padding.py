@@ -13,6 +13,7 @@ from ...data.schema import GraphSchema, by_type
 from ...errors import BatchOverflowError, InvalidArgumentError
 from ...messages import SampledBatch, Subgraph
 from ...typing import EdgeType, NodeType
+from ...utils.values import shown
 from ..batch_maker import rows_by_store, with_rows
 from ..plan import SamplingPlan
 
@@ -58,7 +59,7 @@ def _bounds(name: str, given: Any, types: Sequence[Any]) -> list[int]:
         if key not in types:
             raise InvalidArgumentError(f"{name}: unknown type {key!r}; expected some of {list(types)}")
         if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-            raise InvalidArgumentError(f"{name}: expected a number of at least 1, got {most!r} for {key!r}")
+            raise InvalidArgumentError(f"{name}: expected a number of at least 1, got {shown(most)} for {key!r}")
     return [wanted.get(key, _NO_BOUND) for key in types]
 
 

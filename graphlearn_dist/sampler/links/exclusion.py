@@ -15,6 +15,7 @@ from ...errors import InvalidArgumentError, UnknownIdError
 from ...messages import Subgraph
 from ...typing import EdgeType
 from ...utils.message_types import register_message
+from ...utils.values import shown
 from ..base import EdgeSamplerInput
 
 ReverseIds = torch.Tensor | Mapping[EdgeType, torch.Tensor] | None
@@ -73,7 +74,7 @@ def to_exclusion(
             another.
     """
     if exclude is not None and exclude not in MODES:
-        raise InvalidArgumentError(f"exclude: expected one of {MODES} or None, got {exclude!r}")
+        raise InvalidArgumentError(f"exclude: expected one of {MODES} or None, got {shown(exclude)}")
     for name, given, mode in (
         ("reverse_eids", reverse_eids, "reverse_id"),
         ("reverse_etypes", reverse_etypes, "reverse_types"),

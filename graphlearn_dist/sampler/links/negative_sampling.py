@@ -16,7 +16,7 @@ from ...typing import EdgeType
 from ...utils.message_types import register_message
 from ...utils.mixin import CastMixin
 from ...utils.tensor import host_tensor
-from ...utils.values import check_weights
+from ...utils.values import check_weights, shown
 
 
 @register_message
@@ -61,10 +61,10 @@ class NegativeSampling(CastMixin):
         names = [member.value for member in NegativeSamplingMode]
         mode, amount = self.mode, self.amount
         if not isinstance(mode, NegativeSamplingMode) and mode not in names:
-            raise InvalidArgumentError(f"mode: expected one of {names}, got {mode!r}")
+            raise InvalidArgumentError(f"mode: expected one of {names}, got {shown(mode)}")
         object.__setattr__(self, "mode", NegativeSamplingMode(mode))
         if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 < amount < math.inf:
-            raise InvalidArgumentError(f"amount: expected a number above 0, got {amount!r}")
+            raise InvalidArgumentError(f"amount: expected a number above 0, got {shown(amount)}")
         if self.is_triplet() and (amount != int(amount) or amount < 1):
             raise InvalidArgumentError(f"amount: expected a whole number of at least 1 in triplet mode, got {amount}")
         if self.is_triplet() and self.src_weight is not None:
@@ -112,7 +112,7 @@ def negatives_of(given: Any, *, strict: bool = False) -> NegativeSampling | None
             cast: NegativeSampling | None = NegativeSampling.cast(given)
         except TypeError as error:  # arguments that it does not have, or lacks
             wanted = "a NegativeSampling, a mode, or a tuple or dict of its arguments"
-            raise InvalidArgumentError(f"neg_sampling: expected {wanted}, got {given!r}: {error}") from error
+            raise InvalidArgumentError(f"neg_sampling: expected {wanted}, got {shown(given)}: {error}") from error
         return cast
     sources = None if given.is_triplet() else given.src_weight  # PyG's has it there, too, and does not look at it
     return NegativeSampling(given.mode.value, given.amount, given.dst_weight, src_weight=sources, strict=strict)

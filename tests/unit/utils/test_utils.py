@@ -5,10 +5,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from graphlearn_dist.data import Dataset
 from graphlearn_dist.errors import InvalidArgumentError
+from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.utils import (
     assign_device,
     coo_to_csc,
@@ -23,6 +26,7 @@ from graphlearn_dist.utils import (
     squeeze,
 )
 from graphlearn_dist.utils.coroutines import run_local
+from graphlearn_dist.utils.values import shown
 from tests.support.graphs import random_edges
 
 ROW, COL = torch.tensor([2, 0, 2, 0, 2]), torch.tensor([1, 3, 0, 1, 1])
@@ -128,3 +132,25 @@ def test_coroutines_that_wait_for_nobody() -> None:
         run_local(waits())
     with pytest.raises(InvalidArgumentError, match="expected more"):
         run_local(fails())
+
+
+def test_what_came_is_shown_by_its_shape_and_not_by_its_numbers() -> None:
+    numbers = torch.arange(1000)
+    assert shown(numbers) == "tensor(torch.int64 [1000])"
+    assert shown({"a": [numbers, np.zeros((2, 3))]}) == "{'a': [tensor(torch.int64 [1000]), array(float64 [2, 3])]}"
+    assert shown(torch.tensor(3)) == "tensor(3)"
+    assert (shown("gpu"), shown(1.5), shown(None), shown((0, "x"))) == ("'gpu'", "1.5", "None", "(0, 'x')")
+    assert max(len(shown("a" * 10_000)), len(shown(list(range(10_000)))), len(shown(10**4000))) <= 200
+
+
+def test_errors_do_not_repeat_tensors() -> None:
+    dataset, many = Dataset(), torch.arange(1000)
+    dataset.init_graph(torch.tensor([[0, 1], [1, 0]]))
+    for wrong in (many, [many], {None: many}, [many.numpy()]):
+        with pytest.raises(
+            InvalidArgumentError, match=r"^num_neighbors: .*got (tensor\(torch.int64|array\(int64) \[1000\]\)$"
+        ):
+            NeighborLoader(dataset, wrong, torch.arange(2))
+    for name in ("prefetch", "seed", "locality"):
+        with pytest.raises(InvalidArgumentError, match=rf"^{name}: .*got tensor\(torch.int64 \[1000\]\)$"):
+            NeighborLoader(dataset, [1], torch.arange(2), **{name: many})
