@@ -1,7 +1,8 @@
 """Functions that other processes call: declared by ``@remote`` where they are written, and called by themselves.
 
 Who has an object of ``class Store`` with a method ``@remote def get(self, key: str) -> int`` registers
-``remote_functions(store)``. Others ask ``Remote[Store](endpoint, target).ask(Store.get, "a")`` a ``Future[int]``.
+``remote_functions(store)``. An answer that is encoded already (``Encoded``) is sent as it is, also where the method is
+declared to answer with what it stands for. Others ask ``Remote[Store](endpoint, target).ask(Store.get, "a")`` a ``Future[int]``.
 A type checker finds arguments that do not fit, and functions of other classes.
 """
 
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from ...errors import InvalidArgumentError
 from ..peers.identity import Target
-from ..wire.encoded import Encoded
 
 if TYPE_CHECKING:  # typing has them since Python 3.10, type checkers before
     from typing import Concatenate, ParamSpec
@@ -63,11 +63,6 @@ def remote_functions(owner: object, suffix: str = "") -> dict[str, Callable[...,
             if is_remote(declared):
                 found[remote_name(declared) + suffix] = getattr(owner, attribute)
     return found
-
-
-def sent_as_it_is(answer: Encoded) -> Any:
-    """An answer that is encoded already, where a function is declared to answer with what it stands for."""
-    return answer
 
 
 class _Requests(Protocol):

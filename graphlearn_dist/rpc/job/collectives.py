@@ -12,7 +12,7 @@ import asyncio
 
 from ...errors import DeadlineExceededError, InvalidArgumentError, PeerLostError, RegistryError
 from ..calls.callees import current_connection
-from ..calls.remote import remote, sent_as_it_is
+from ..calls.remote import remote
 from ..peers.identity import Member
 from ..wire.codec import encode
 from ..wire.encoded import Encoded
@@ -78,7 +78,7 @@ class Collectives:
             round_.future.set_result(encode(dict(round_.sent[slot] for slot in slots)))
         # The last one waits too: all are then answered within one turn of the loop. A host that has its own answer may
         # close at once, and its next turn closes the connections that others would be answered by.
-        return sent_as_it_is(await self._wait(round_, lease.slot, timeout_s))  # type: ignore[no-any-return]
+        return await self._wait(round_, lease.slot, timeout_s)  # type: ignore[return-value]  # encoded already
 
     @staticmethod
     async def _wait(round_: _Round, slot: Slot, timeout_s: float) -> Encoded:
