@@ -58,11 +58,15 @@ def _is_local(sock: socket.socket) -> bool:
 
 
 class Drain:
-    """Those who wait until a stream has nothing queued."""
+    """Those who wait until a stream has nothing queued.
+
+    Attributes:
+        waiting: of each, what is done then.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: list[asyncio.Future[None]] = []
+        self.waiting: list[asyncio.Future[None]] = []
 
     def wait(self, *, is_empty: bool) -> asyncio.Future[None]:
         """Done at once where nothing is queued, else with the next ``report``."""
@@ -70,12 +74,12 @@ class Drain:
         if is_empty:
             future.set_result(None)
         else:
-            self._waiting.append(future)
+            self.waiting.append(future)
         return future
 
     def report(self) -> None:
         """Nothing is queued any more."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for future in waiting:
             if not future.done():
                 future.set_result(None)

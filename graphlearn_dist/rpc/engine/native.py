@@ -138,7 +138,7 @@ class NativeStream:
         _, on_sent = self._unsent.pop(token)
         if on_sent is not None:
             on_sent()
-        if self._is_drained():
+        if self._drain.waiting and self._is_drained():
             self._drain.report()
 
     def gone(self, why: str) -> None:
@@ -196,7 +196,6 @@ class NativeEngine:
     def _poll(self) -> None:
         try:
             for _ in range(_ROUNDS):
-                self._take()
                 self._handle_some()
                 if not self._events:
                     break
@@ -204,40 +203,34 @@ class NativeEngine:
             if self._events:  # there are more, or a handler raised, which is the loop's business
                 self._loop.call_soon(self._poll)
 
-    def _take(self) -> None:
-        for number, what, detail in self.native.poll():
-            self._events.setdefault(number, deque()).append((what, detail))
-
     def _handle_some(self) -> None:
         """A few events of each stream: who sends one frame does not wait for another's hundred."""
+        for number, what, detail in self.native.poll():
+            self._events.setdefault(number, deque()).append((what, detail))
         for number in [*self._events]:
             events = self._events[number]
             for _ in range(min(_SHARE, len(events))):
                 what, detail = events.popleft()
-                if what == "frame":
-                    self._streams[number].receive(detail)
-                else:
-                    self._handle(number, what, detail)
+                stream = self._streams[number]
+                match what:
+                    case "frame":
+                        stream.receive(detail)
+                    case "sent":
+                        stream.sent(detail)
+                    case "malformed":
+                        stream.refuse(ProtocolError(detail))
+                    case "mismatch":
+                        stream.refuse(VersionMismatchError(detail))
+                    case "closed":
+                        del self._streams[number]
+                        stream.gone(detail)
             if not events:
                 self._events.pop(number, None)
-
-    def _handle(self, number: int, what: str, detail: Any) -> None:
-        stream = self._streams[number]
-        match what:
-            case "sent":
-                stream.sent(detail)
-            case "malformed":
-                stream.refuse(ProtocolError(detail))
-            case "mismatch":
-                stream.refuse(VersionMismatchError(detail))
-            case "closed":
-                del self._streams[number]
-                stream.gone(detail)
 
     def close(self) -> None:
         """End the engine's thread, and give back what it borrowed. Idempotent."""
         self._loop.remove_reader(self.native.fileno())
         self.native.close()
-        self._take()
+        self._handle_some()
         while self._events:
             self._handle_some()
