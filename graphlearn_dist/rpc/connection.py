@@ -216,7 +216,7 @@ class Connection:
         return True
 
     def _send_request(self, call: Call) -> None:
-        encoded = call.take_encoded()
+        encoded, call.encoded = call.encoded, None
         if encoded is None:
             return
         remaining_ms = min(max(1, int((call.deadline - time.monotonic()) * 1000)), MAX_DEADLINE_MS)
@@ -391,9 +391,6 @@ class Connection:
         if not self._stream.closed:
             self._stream.send(_release_frames(places))
 
-    def _value(self, header: Header, place: Any, head: Any, payload: Any) -> Value:
-        return Value(head, self._exchange.take(place, header.payload_len) if header.flags & FLAG_ARENA else payload)
-
     # --- what arrives ------------------------------------------------------------------------------------------
 
     def _on_frame(self, header: Header, head: Any, payload: Any) -> None:
@@ -443,7 +440,9 @@ class Connection:
         theirs = 0 if self._connecting else 1
         if len(meta) != 2 or type(meta[0]) is not str or request_id % 2 != theirs or request_id in self._serving:
             raise ProtocolError("malformed request")
-        value = self._value(header, meta[1], value_head, payload)
+        if header.flags & FLAG_ARENA:
+            payload = self._exchange.take(meta[1], header.payload_len)
+        value = Value(value_head, payload)
         if len(self._serving) + len(self._parked) >= OVERLOAD_FACTOR * self._settings.max_inflight:
             failure = pack_failure(OverloadedError(self.own_name, 0.1))
             self._stream.send(pack_frame(Kind.ERROR, request_id, pack_head(failure)))
@@ -497,7 +496,9 @@ class Connection:
     def _on_event(self, header: Header, meta: list[Any], value_head: Any, payload: Any) -> None:
         if len(meta) != 2 or type(meta[0]) is not str:
             raise ProtocolError("malformed event")
-        self._owner.event(self, meta[0], self._value(header, meta[1], value_head, payload).decode())
+        if header.flags & FLAG_ARENA:
+            payload = self._exchange.take(meta[1], header.payload_len)
+        self._owner.event(self, meta[0], decode(value_head, payload))
 
     # --- life and death ----------------------------------------------------------------------------------------
 

@@ -145,6 +145,7 @@ class Call:
     """A request on its way. On the loop's thread but where it says otherwise.
 
     Attributes:
+        encoded: the arguments, until somebody takes them out, who sees to their release.
         deadline: ``time.monotonic()`` at which it fails.
         target: whom it is for, for messages.
         carrier: its connection, once it is on one.
@@ -175,20 +176,16 @@ class Call:
         self.request_id = 0
         self.awaited_by = 0
         self.nbytes = encoded.nbytes
-        self._encoded: Encoded | None = encoded
+        self.encoded: Encoded | None = encoded
         self._deadlines = deadlines
         self._posts = posts
-
-    def take_encoded(self) -> Encoded | None:
-        """The arguments, once; who takes them sees to their release."""
-        encoded, self._encoded = self._encoded, None
-        return encoded
 
     def finish(self, result: Any = None, error: BaseException | None = None) -> None:
         """Settle the outcome, unless it is done. By the one who took the call from its connection; on any thread."""
         self._deadlines.discard(self)
-        if self._encoded is not None:  # it was not sent
-            release(self.take_encoded())
+        if self.encoded is not None:  # it was not sent
+            encoded, self.encoded = self.encoded, None
+            release(encoded)
         self.is_settled = True
         self.outcome.settle(result, error)
         if self.awaited_by not in (0, threading.get_ident()) and self.carrier is not None:

@@ -23,7 +23,7 @@ from ..engine.loops import EndpointLoop
 from ..engine.threads import WorkerThreads, post
 from ..peers.identity import enter_request
 from ..traffic import FunctionTimes
-from ..wire.codec import Value, encode
+from ..wire.codec import Value, decode, encode
 from ..wire.encoded import Encoded, release
 from ..wire.failures import pack_failure
 from .deadlines import Deadlines
@@ -122,7 +122,12 @@ class Callees:
         deadline = loop.time() + deadline_ms / 1000 if deadline_ms else None
         serving = Serving(math.inf if deadline is None else deadline, self._tasks)
         try:
-            function, is_async = self._lookup(name)
+            if (entry := self._functions.get(name)) is None:
+                raise InvalidArgumentError(
+                    f"function: {name!r:.200} is not registered on {self._own_name}; it exports functions by "
+                    "graphlearn_dist.distributed.register_function(func)"
+                )
+            function, is_async = entry
             args, kwargs = _arguments(value)
             serving.times, serving.begun_ns = self.times.get(name) or self._times_of(name), perf_counter_ns()
         except (InvalidArgumentError, ProtocolError) as error:
@@ -171,23 +176,6 @@ class Callees:
         times = self.times[name] = FunctionTimes()
         return times
 
-    def _end(self, serving: Serving) -> None:
-        serving.answered()
-        # A task's own callback would cost another turn of the loop.
-        if self._deadlines is not None and serving.task is not None:
-            self._deadlines.discard(serving)
-            self._tasks.discard(serving.task)
-            serving.task = None  # a cancelled one keeps its error, whose traceback leads back to what answered
-
-    def _lookup(self, name: str) -> tuple[Callable[..., Any], bool]:
-        entry = self._functions.get(name)
-        if entry is None:
-            raise InvalidArgumentError(
-                f"function: {name!r:.200} is not registered on {self._own_name}; it exports functions by "
-                "graphlearn_dist.distributed.register_function(func)"
-            )
-        return entry
-
     async def _run_coroutine(
         self,
         serving: Serving,
@@ -211,7 +199,12 @@ class Callees:
             serving.answer_bytes = encoded.nbytes
             connection.respond(request_id, encoded)
         finally:
-            self._end(serving)
+            serving.answered()
+            # A task's own callback would cost another turn of the loop.
+            if self._deadlines is not None and serving.task is not None:
+                self._deadlines.discard(serving)
+                self._tasks.discard(serving.task)
+                serving.task = None  # a cancelled one keeps its error, whose traceback leads back to what answered
 
     async def cancel_all(self) -> None:
         """Cancel the coroutines that still run, and wait for them."""
@@ -226,8 +219,7 @@ class Callees:
 
 
 def _arguments(value: Value) -> tuple[list[Any], dict[str, Any]]:
-    arguments = value.decode()
-    match arguments:
+    match decode(*value):
         case [list(args), dict(kwargs)] if not kwargs or all(isinstance(key, str) for key in kwargs):
             return args, kwargs
         case _:

@@ -145,14 +145,10 @@ def decode(head: Buffer, payload: Buffer | None = None) -> Any:
 
 
 class Value(NamedTuple):
-    """An encoded value as it arrived."""
+    """An encoded value as it arrived; see ``decode``."""
 
     head: Buffer
     payload: Buffer | None
-
-    def decode(self) -> Any:
-        """The value; ``ProtocolError`` where its bytes break a rule."""
-        return _NATIVE.decode(self.head, self.payload, _MAX_TREE_BYTES)
 
 
 def decode_blob(blob: Buffer) -> Any:
