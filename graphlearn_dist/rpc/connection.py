@@ -322,7 +322,8 @@ class Connection:
         if nbytes > limit:
             release(encoded)
             raise InvalidArgumentError(f"payload: {self.peer_name} takes at most {limit} bytes, got {nbytes}")
-        place = self._exchange.put(encoded) if nbytes >= self._settings.arena_threshold_bytes else 0
+        is_shared = self.kind == "unix" and nbytes >= self._settings.arena_threshold_bytes
+        place = self._exchange.put(encoded) if is_shared else 0
         head = pack_head((*meta, place), encoded.head)
         frame = before + pack_frame(kind, request_id, head, FLAG_ARENA if place else 0, deadline_ms, nbytes)
         if place:

@@ -1,9 +1,9 @@
 """Functions that other processes call: declared by ``@remote`` where they are written, and called by themselves.
 
 Who has an object of ``class Store`` with a method ``@remote def get(self, key: str) -> int`` registers
-``remote_functions(store)``. An answer that is encoded already (``Encoded``) is sent as it is, also where the method is
-declared to answer with what it stands for. Others ask ``Remote[Store](endpoint, target).ask(Store.get, "a")`` a ``Future[int]``.
-A type checker finds arguments that do not fit, and functions of other classes.
+``remote_functions(store)``. Others ask ``Remote[Store](endpoint, target).ask(Store.get, "a")`` a ``Future[int]``.
+A type checker finds arguments that do not fit, and functions of other classes. A method may answer with an ``Encoded``
+of what it is declared to answer, which is sent as it is.
 """
 
 from __future__ import annotations

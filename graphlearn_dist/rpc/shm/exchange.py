@@ -134,8 +134,8 @@ class PayloadExchange:
     # --- sending -----------------------------------------------------------------------------------------------
 
     def put(self, encoded: Encoded) -> Any:
-        """Where the peer finds the payload: ``[region, offset]`` if lent, an arena offset, or 0: it goes inline."""
-        if encoded.nbytes == 0 or self._wire.kind != "unix":
+        """Where a peer of this host finds the payload: ``[region, offset]`` if lent, an arena offset, or 0: inline."""
+        if encoded.nbytes == 0:
             return 0
         place = self._lend(encoded)
         return place if place is not None else self._copy(encoded)
