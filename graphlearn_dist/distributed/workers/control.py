@@ -12,6 +12,7 @@ from typing import Any
 from ...rpc.wire.codec import decode_blob, encode
 
 _LENGTH = struct.Struct("<I")
+NOTIFICATION = _LENGTH.pack(0)  # an empty message: there is something in the ring
 
 
 class Control(asyncio.Protocol):
@@ -38,10 +39,6 @@ class Control(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         _, control = await loop.create_unix_connection(lambda: cls(on_notified), sock=sock)
         return control
-
-    def notify(self) -> None:
-        """Says that there is something in the ring: an empty message; ``ConnectionResetError`` where nobody is."""
-        self.write(_LENGTH.pack(0))
 
     def write(self, data: bytes) -> None:
         """Sends bytes, or queues them; ``ConnectionResetError`` where the other side is gone."""

@@ -40,7 +40,7 @@ from ..partitions.host_partitions import open_partitions
 from ..partitions.partition_peers import Peers, ServerPeers
 from ..partitions.partition_service import PartitionService
 from ..sampling.batches import NoPeers, PartitionedBatches, Rows, place_in_pool
-from .control import Control, receive_message, send_message
+from .control import NOTIFICATION, Control, receive_message, send_message
 from .pulse import start_pulse
 from .row_counts import open_counts
 from .upcoming import Upcoming
@@ -158,7 +158,7 @@ class BatchSender:
             cancelled = await self._send_when_free(parts)
             self._counts.add_send(perf_counter_ns() - begun)
         on_announced()
-        self._control.notify()
+        self._control.write(NOTIFICATION)
         if cancelled is not None:
             raise cancelled
 
@@ -255,7 +255,9 @@ class SamplingWorker:
     async def _run(self, start: StartRun) -> None:
         """Keeps ``concurrency`` batches under way, or two groups, and sends them in the order of their indices."""
         under_way: deque[tuple[Sequence[int], asyncio.Task[deque[Item]]]] = deque()
-        upcoming = Upcoming(self._batches, start.run, start.epoch, start.share.groups())
+        upcoming: Upcoming | None = None
+        if self._batches.reads_disk:
+            upcoming = Upcoming(self._batches, start.run, start.epoch, start.share.groups())
         num_batches = self._batches.schedule.num_batches
         # Without peers there is nothing to wait for: more batches under way would only hold memory.
         concurrency = self._setup.concurrency if self._has_peers else 1
@@ -267,9 +269,12 @@ class SamplingWorker:
                 is_careful = place < num_careful
                 alone = is_careful or self._are_large
                 for indices in [group[at : at + 1] for at in range(len(group))] if alone else [group]:
-                    if not is_careful:
-                        upcoming.look_ahead(place)
-                    making = self._make_and_forget(start, indices, upcoming)
+                    if upcoming is not None:
+                        if not is_careful:
+                            upcoming.look_ahead(place)
+                        making = self._make_and_forget(start, indices, upcoming)
+                    else:
+                        making = self._make(start, indices)
                     under_way.append((indices, asyncio.create_task(making)))
                     if len(under_way) >= (1 if is_careful else concurrency if alone else most_groups):
                         await self._send_first(under_way)
@@ -280,7 +285,8 @@ class SamplingWorker:
             await self._sender.send(ItemHeader(ItemKind.END, start.run, start.epoch, num_batches), encode(end))
         finally:
             await self._discard([task for _, task in under_way])
-            await upcoming.close()
+            if upcoming is not None:
+                await upcoming.close()
 
     async def _send_first(self, under_way: deque[tuple[Sequence[int], asyncio.Task[deque[Item]]]]) -> None:
         indices, task = under_way[0]
@@ -314,7 +320,7 @@ class SamplingWorker:
         finally:
             upcoming.finish(indices)
 
-    async def _make(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming) -> deque[Item]:
+    async def _make(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming | None = None) -> deque[Item]:
         """Some batches as one item; an item each where that fails, which tells what fails and sends the others."""
         try:
             return deque([await self._make_together(start, indices, upcoming)])
@@ -330,28 +336,24 @@ class SamplingWorker:
             await self._discard(making)
             raise
 
-    async def _make_together(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming) -> Item:
+    async def _make_together(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming | None) -> Item:
         """Some batches as one item."""
         slot = BatchSlot()
         try:
-            place, sampling = partial(self._sender.place, slot), upcoming.take(indices)
+            place = partial(self._sender.place, slot)
+            sampling = None if upcoming is None else upcoming.take(indices)
             made = await self._batches.make_in(start.epoch, indices, start.run, place, sampling)
-            return self._item(start, indices, slot, made)
+            if slot.offset:
+                encoded = Encoded(slot.head, (), 0)
+            else:
+                encoded = encode(together([with_rows(*each) for each in made]))
+                self._sender.check_room(encoded)
         except BaseException:
             if slot.offset:
                 self._sender.release((slot.offset,))
             raise
-
-    def _item(
-        self, start: StartRun, indices: Sequence[int], slot: BatchSlot, made: Sequence[tuple[SampledBatch, Rows]]
-    ) -> Item:
-        if slot.offset:
-            encoded = Encoded(slot.head, (), 0)
-        else:
-            encoded = encode(together([with_rows(*each) for each in made]))
-            self._sender.check_room(encoded)
-        place = slot.offset, slot.nbytes, len(encoded.head)
-        return ItemHeader(ItemKind.BATCH, start.run, start.epoch, indices[0], *place, len(indices)), encoded
+        where = slot.offset, slot.nbytes, len(encoded.head)
+        return ItemHeader(ItemKind.BATCH, start.run, start.epoch, indices[0], *where, len(indices)), encoded
 
     def _failure(self, start: StartRun, index: int, error: Exception) -> Item:
         failure = describe_failure(self._setup.name, "sample", error, start.run, start.epoch, index)

@@ -86,6 +86,8 @@ class SendingArena:
         self._map[:_NONCE_BYTES] = self.nonce
         self._bytes: Any = byte_array(self._map)
         self._slots = SlotAllocator(_GRANULE, self.capacity_bytes)
+        # Gives the offset of a slot to be written by the caller (see ``view``), or None when the arena has no room.
+        self.reserve = self._slots.allocate
 
     @property
     def path(self) -> str:
@@ -103,10 +105,6 @@ class SendingArena:
         if offset is not None:
             copy_parts(parts, self._bytes[offset : offset + nbytes])
         return offset
-
-    def reserve(self, nbytes: int) -> int | None:
-        """The offset of a slot to be written by the caller (see ``view``), or None when the arena has no room."""
-        return self._slots.allocate(nbytes)
 
     def view(self, offset: int, nbytes: int) -> memoryview:
         """The memory of a slot."""
