@@ -130,7 +130,7 @@ class BatchProducer(ABC):
     def _ask(self, request: BatchRequest) -> Future[Any]:
         """Asks for batches: a future of a ``ChannelItem``."""
 
-    def _group_of(self, position: int) -> Sequence[int]:
+    def _group_of(self, position: int, /) -> Sequence[int]:
         """Positions of batches of the run that may travel together: this one, and some behind it."""
         return (position,)
 
@@ -188,16 +188,17 @@ class BatchProducer(ABC):
             self._failed = None
             return self._end
         if self._num_read == self._num_asked:
-            self._ask_next()
+            self._ask_ahead(len(self._under_way) + 1)
         position = self._failed = self._num_read
         request, future = self._under_way.pop(position)
-        num_came = 1
+        item: Any = None
         try:
-            item = self._item_of(request, future)
-            if isinstance(item, SampledBatches):
-                num_came = len(item.batches)
+            item = self._wait_for(request, future)
+        except (PeerLostError, ProducerGoneError) as lost:
+            item = self._wait_again(request, lost)
         finally:
             if position not in self._under_way:
+                num_came = len(item.batches) if isinstance(item, SampledBatches) else 1
                 self._num_read += 1
                 self._note_read(request.positions[num_came - 1])
                 if rest := request.positions[num_came:]:
@@ -256,17 +257,14 @@ class BatchProducer(ABC):
         self._failed = None
 
     def _ask_ahead(self, limit: int) -> None:
+        """Asks for the first batch that was not asked for, and for its group, until so many requests are under way."""
         while self._num_asked < self._num_wanted and len(self._under_way) < limit:
-            self._ask_next()
-
-    def _ask_next(self) -> None:
-        """Asks for the first batch that was not asked for, and for its group."""
-        group = [position for position in self._group_of(self._num_asked) if position < self._num_wanted]
-        self._asked_ahead.update(group)
-        while self._num_asked in self._asked_ahead:
-            self._asked_ahead.remove(self._num_asked)
-            self._num_asked += 1
-        self._ask_for(group)
+            group = [position for position in self._group_of(self._num_asked) if position < self._num_wanted]
+            self._asked_ahead.update(group)
+            while self._num_asked in self._asked_ahead:
+                self._asked_ahead.remove(self._num_asked)
+                self._num_asked += 1
+            self._ask_for(group)
 
     def _ask_for(self, positions: Sequence[int]) -> None:
         """Asks for the batches at these positions of the run."""
@@ -282,12 +280,6 @@ class BatchProducer(ABC):
                 asked.cancel()
                 self._under_way[position] = other, self._ask(other)
         return future
-
-    def _item_of(self, request: BatchRequest, future: Future[Any]) -> Any:
-        try:
-            return self._wait_for(request, future)
-        except (PeerLostError, ProducerGoneError) as lost:
-            return self._wait_again(request, lost)
 
     def _wait_for(self, request: BatchRequest, future: Future[Any]) -> Any:
         self._awaited = future  # from now on the alarm ends the wait

@@ -89,6 +89,8 @@ class RemoteProducer(BatchProducer):
         PeerLostError: a server is gone.
     """
 
+    _group_of: Callable[[int], Sequence[int]]  # that of the run's makers
+
     def __init__(
         self,
         sampler_input: SamplerInput | list[SamplerInput],
@@ -175,6 +177,7 @@ class RemoteProducer(BatchProducer):
         self._epoch = epoch
         group = self._options.group_of(self._info.together, len(indices), len(self._servers))
         self._makers = BatchMakers(indices, self._partitions, self._info.owners, group)
+        self._group_of = self._makers.group_of
         places = self._makers.busy if self._is_near else range(len(self._servers))
         servers, shares = [self._servers[place] for place in places], list(map(self._makers.share_of, places))
         self._open_producers([server for server in servers if server.info is None])
@@ -201,9 +204,6 @@ class RemoteProducer(BatchProducer):
         return server.making.ask(
             DistServer.fetch_batch, server.producer_id, server.run, request.index, self._indices[server.told]
         )
-
-    def _group_of(self, position: int) -> Sequence[int]:
-        return self._makers.group_of(position)
 
     def _note_read(self, position: int) -> None:
         place = self._makers.maker_of(position)
