@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,9 +18,8 @@ from .utils.tensor import host_tensor, plain_tensor
 _LARGE_BLOCK_BYTES = 4 << 20
 
 
-def to_tensor(capsule: Any) -> torch.Tensor:
-    """The tensor over a capsule's memory (no copy); the memory returns to the core's pool when the tensor dies."""
-    return from_dlpack(capsule)
+to_tensor: Callable[[Any], torch.Tensor] = from_dlpack
+"""The tensor over a capsule's memory (no copy); the memory returns to the core's pool when the tensor dies."""
 
 
 def to_optional_tensor(capsule: Any) -> torch.Tensor | None:

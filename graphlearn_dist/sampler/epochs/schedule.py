@@ -280,14 +280,13 @@ class SeedSchedule:
         begin = place * self.batch_size
         end = min(begin + self.batch_size, len(stretch))
         if self.shuffle:
-            places = to_tensor(_C.take_shuffled(begin, end, len(stretch), self._key(epoch, turn)))
+            key = _C.shuffle_key(self.seed, epoch)
+            if self.near is not None:
+                key = _C.shuffle_key(key - (1 << 63), turn)
+            places = to_tensor(_C.take_shuffled(begin, end, len(stretch), key))
         else:
             places = torch.arange(begin, end)
         return places if self.near is None else self.near[stretch.start + places]
-
-    def _key(self, epoch: int, turn: int) -> int:
-        key = _C.shuffle_key(self.seed, epoch)
-        return key if self.near is None else _C.shuffle_key(key - (1 << 63), turn)
 
     @functools.cached_property
     def _stretches(self) -> tuple[range, ...]:
