@@ -90,43 +90,6 @@ async def _answers(under_way: Awaitable[_C.SingleRound] | None) -> list[list[Any
     return [] if under_way is None else (await under_way).answers()
 
 
-class _Exchanges:
-    """Samples batches by exchanges with the other partitions, of which each is several rounds of queries.
-
-    Args:
-        graph: the partitioned graph.
-        plan: how to sample.
-        peers: the other partitions.
-        pool: threads of one exchange.
-    """
-
-    def __init__(self, graph: _C.PartitionedGraph, plan: SamplingPlan, peers: Peers, pool: _C.ThreadPool) -> None:
-        self._graph = graph
-        self._plan = plan
-        self._peers = peers
-        self._pool = pool
-        self._builders = BuilderPool(plan.schema)
-
-    async def sample(self, wanted: Sequence[NamedSeeds]) -> list[Sampled]:
-        """See ``GraphAccess``: one exchange."""
-        began: list[tuple[_C.BatchBuilder, tuple[torch.Tensor, ...]]] = []
-
-        def make() -> _C.SampleExchange:
-            began.clear()
-            batches = []
-            for seeds, epoch, index in wanted:
-                builder = self._builders.take()
-                began.append((builder, begin_batch(builder, self._plan, seeds)))
-                batches.append((builder, epoch, index))
-            return _C.SampleExchange(self._graph, batches, self._pool)
-
-        await self._peers.run(make)
-        found = [(to_subgraph(builder.finish()), local_ids) for builder, local_ids in began]
-        for builder, _ in began:
-            self._builders.give_back(builder)
-        return found
-
-
 class PartitionedGraph:
     """A ``GraphAccess`` to a partitioned graph, with the same answers as a ``LocalGraph`` of the whole.
 
@@ -162,7 +125,7 @@ class PartitionedGraph:
         self._pool = thread_pool(num_threads)
         all_at_hand = len(self._services) == self._num_partitions
         self._in_place = HopSampler(plan, self._graphs_in_pieces(), num_threads) if all_at_hand else None
-        asked = _C.PartitionedGraph(
+        self._in_exchanges = _C.PartitionedGraph(
             edge_types=plan.schema.edge_specs,
             books=self._books,
             pieces=[self._pieces(partition) for partition in range(self._num_partitions)],
@@ -171,7 +134,7 @@ class PartitionedGraph:
             with_edge_ids=plan.with_edge_ids,
             seed=plan.seed,
         )
-        self._exchanges = _Exchanges(asked, plan, peers, self._pool)
+        self._builders = BuilderPool(plan.schema)
 
     def _pieces(self, partition: int) -> list[_C.Csr]:
         """By edge type, what a partition at hand holds; of another nothing."""
@@ -189,10 +152,25 @@ class PartitionedGraph:
         ]
 
     async def sample(self, wanted: Sequence[NamedSeeds]) -> list[Sampled]:
-        """See ``GraphAccess``."""
+        """See ``GraphAccess``: one exchange with the other partitions, of several rounds of queries."""
         if self._in_place is not None:
             return self._in_place.sample(wanted)
-        return await self._exchanges.sample(wanted)
+        began: list[tuple[_C.BatchBuilder, tuple[torch.Tensor, ...]]] = []
+
+        def make() -> _C.SampleExchange:
+            began.clear()
+            batches = []
+            for seeds, epoch, index in wanted:
+                builder = self._builders.take()
+                began.append((builder, begin_batch(builder, self.plan, seeds)))
+                batches.append((builder, epoch, index))
+            return _C.SampleExchange(self._in_exchanges, batches, self._pool)
+
+        await self._peers.run(make)
+        found = [(to_subgraph(builder.finish()), local_ids) for builder, local_ids in began]
+        for builder, _ in began:
+            self._builders.give_back(builder)
+        return found
 
     def _at_hand(self, split: OwnerSplit) -> Iterator[tuple[int, PartitionService]]:
         """The partitions at hand that own some of the ids."""
