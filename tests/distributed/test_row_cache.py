@@ -54,7 +54,7 @@ def test_cached_rows_are_not_asked_for(directory: Path, through_handle: bool) ->
         peers = DirectPeers(services)
         collector = FeatureCollector(dataset, [services[p]], peers)
         lookup = collector.start([wanted], [asyncio.run(collector.ask_places(wanted))])
-        (outputs,) = lookup.unwritten()
+        (outputs,) = collector.unwritten([wanted])
         asyncio.run(lookup.fill([outputs]))
         for name, rows in expected.items():
             assert torch.equal(outputs[name], rows)
@@ -74,8 +74,9 @@ def test_nobody_is_asked_where_all_is_cached(directory: Path) -> None:
     services = [PartitionService(dataset) for dataset in datasets]
     peers = DirectPeers(services)
     collector = FeatureCollector(datasets[0], services[:1], peers)
-    lookup = collector.start([{"node_feature:0": cached}], [{}])
-    (outputs,) = lookup.unwritten()
+    wanted = {"node_feature:0": cached}
+    lookup = collector.start([wanted], [{}])
+    (outputs,) = collector.unwritten([wanted])
     asyncio.run(lookup.fill([outputs]))
     assert torch.equal(outputs["node_feature:0"], homo_inputs()["node_feat"][cached])
     assert peers.asked == []

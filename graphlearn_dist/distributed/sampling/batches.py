@@ -165,7 +165,7 @@ class PartitionedSampler:
             return list(map(self.collector.gather_each, wanted))
         places = [self.collector.places_in(batch.subgraph, of) for batch, of in zip(batches, wanted, strict=True)]
         lookup = self.collector.start(wanted, places)
-        unwritten = lookup.unwritten()
+        unwritten = self.collector.unwritten(wanted)
         placed = place(
             [with_rows(*each) if each[1] else each[0] for each in zip(batches, unwritten, strict=True)], unwritten
         )

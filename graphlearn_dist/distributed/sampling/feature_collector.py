@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeAlias
 
 import torch
@@ -22,10 +23,81 @@ from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
 from .row_cache import CopyPlaces, RowCache, open_caches
-from .row_lookup import LocatedRows, locate_owned, locate_rows
 
 Wanted: TypeAlias = Mapping[str, torch.Tensor]  # of a batch by store, which rows: int64 [n]
 _Place: TypeAlias = tuple[int, str]  # number of a batch, and a store
+
+
+@dataclass(frozen=True)
+class LocatedRows:
+    """The places of a list of ids.
+
+    Attributes:
+        owners: int32 ``[n]``, the partition of each, in the order of the list; their number for a copy.
+        rows: int64 ``[n]``, its row there where the partition is at hand, or of the copy, else its place in the answer.
+        ids: int64 ``[m]``, those to be asked for, grouped by owner.
+        positions: int64 ``[m]``, where each of them stands in the list.
+        offsets: int64 ``[num_partitions + 1]``, bounds of the groups.
+        bounds: the same as a list.
+    """
+
+    owners: torch.Tensor
+    rows: torch.Tensor
+    ids: torch.Tensor
+    positions: torch.Tensor
+    offsets: torch.Tensor
+    bounds: list[int]
+
+    @property
+    def asked(self) -> list[int]:
+        """The partitions that have to be asked."""
+        return [at for at, (first, end) in enumerate(pairwise(self.bounds)) if first < end]
+
+    def asked_of(self, partition: int) -> torch.Tensor:
+        """The ids to ask a partition for."""
+        return self.ids[self.bounds[partition] : self.bounds[partition + 1]]
+
+
+def locate_rows(
+    book: _C.PartitionBook,
+    ids: torch.Tensor,
+    is_asked: Sequence[bool],
+    pool: _C.ThreadPool,
+    copies: CopyPlaces | None = None,
+) -> LocatedRows:
+    """Finds the places of ids; ``is_asked`` says by partition whether it must be asked, unless there are copies.
+
+    Raises:
+        UnknownIdError: an id is outside the book.
+    """
+    owners, rows, asked, positions, offsets = map(
+        to_tensor, _C.locate_rows(book, ids, is_asked, pool, *_native(copies))
+    )
+    return LocatedRows(owners, rows, asked, positions, offsets, offsets.tolist())
+
+
+def locate_owned(
+    owners: torch.Tensor,
+    ids: torch.Tensor,
+    at_hand: Sequence[_C.SortedIds | None],
+    pool: _C.ThreadPool,
+    copies: CopyPlaces | None = None,
+) -> LocatedRows:
+    """The same of ids whose owners (int32 ``[n]``) are known.
+
+    Args:
+        at_hand: by partition, its ids in the order of its rows; None where it must be asked.
+
+    Raises:
+        UnknownIdError: an id is not of its owner.
+    """
+    found = _C.locate_owned(owners, ids, at_hand, pool, *_native(copies))
+    owners, rows, asked, positions, offsets = map(to_tensor, found)
+    return LocatedRows(owners, rows, asked, positions, offsets, offsets.tolist())
+
+
+def _native(copies: CopyPlaces | None) -> tuple[_C.SortedIds | None, torch.Tensor | None]:
+    return (None, None) if copies is None else (copies.ids, copies.rows)
 
 
 class FeatureCollector:
@@ -143,9 +215,10 @@ class FeatureCollector:
         """
         if self._whole:
             return Lookup(self, wanted)
-        located = list(map(self._located, wanted, places))
+        located = [{**self._locate(of_batch), **of_edges} for of_batch, of_edges in zip(wanted, places, strict=True)]
         asked: list[list[_Place]] = [[] for _ in range(self._num_partitions)]
         for batch, of_batch in enumerate(located):
+            self._count(of_batch)
             for name, of in of_batch.items():
                 for partition in of.asked:
                     asked[partition].append((batch, name))
@@ -160,17 +233,20 @@ class FeatureCollector:
         under_way = self._peers.run(lambda: _C.SingleRound(questions))
         return Lookup(self, wanted, located, asked, under_way, self._caches)
 
-    def _located(self, wanted: Wanted, places: Mapping[str, LocatedRows]) -> dict[str, LocatedRows]:
-        """Where the rows of a batch lie."""
-        located = self._locate({name: ids for name, ids in wanted.items() if name not in self._with_edges})
-        located |= places
-        self._count(located)
-        return located
+    def unwritten(self, wanted: Sequence[Wanted]) -> list[dict[str, torch.Tensor]]:
+        """By batch and store, tensors for the rows. Large ones are address space only as long as nobody writes them."""
+        return [
+            {
+                name: torch.empty((ids.numel(), *self._stores[name].shape[1:]), dtype=self._stores[name].dtype)
+                for name, ids in of_batch.items()
+            }
+            for of_batch in wanted
+        ]
 
     def look_up(self, wanted: Wanted) -> dict[str, torch.Tensor]:
         """Rows by store, in the order of the ids, for who has no event loop; peers must never wait in a coroutine."""
         lookup = self.start([wanted], [run_local(self.ask_places(wanted))])
-        (found,) = lookup.unwritten()
+        (found,) = self.unwritten([wanted])
         run_local(lookup.fill([found]))
         return found
 
@@ -189,7 +265,7 @@ class FeatureCollector:
         if self._whole:
             found = ((self._stores[name].disk_tier, ids) for name, ids in wanted.items())
             return Announced((tier, rows) for tier, rows in found if tier is not None)
-        located = self._locate({name: ids for name, ids in wanted.items() if name not in self._with_edges})
+        located = self._locate(wanted)
         return Announced(
             (tier, of.rows[of.owners == partition])
             for partition, service in self._services.items()
@@ -213,21 +289,19 @@ class FeatureCollector:
                 self.counts[2] += hits[id(found)] * self._caches[name].row_bytes
 
     def _locate(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
+        """Where rows lie, but for those that lie with their edges."""
         # Stores of one type share ids, book and copies, and so the places.
         made: dict[tuple[int, int, int], LocatedRows] = {}
         located = {}
         for name, ids in wanted.items():
+            if name in self._with_edges:
+                continue
             copies = self._copies_of(name)
             key = id(ids), id(self._books[name]), id(copies)
             if key not in made:
                 made[key] = locate_rows(self._books[name], ids, self._is_asked, self._pool, copies)
             located[name] = made[key]
         return located
-
-    def empty(self, name: str, ids: torch.Tensor) -> torch.Tensor:
-        """A tensor for the rows of ``ids`` in a store."""
-        rows = self._stores[name]
-        return torch.empty((ids.numel(), *rows.shape[1:]), dtype=rows.dtype)
 
     def gather(
         self,
@@ -278,12 +352,8 @@ class Lookup:
     under_way: Awaitable[_C.SingleRound] | None = None
     caches: Mapping[str, RowCache] = field(default_factory=dict)
 
-    def unwritten(self) -> list[dict[str, torch.Tensor]]:
-        """By batch and store, tensors for the rows. Large ones are address space only as long as nobody writes them."""
-        return [{name: self.collector.empty(name, ids) for name, ids in wanted.items()} for wanted in self.wanted]
-
     async def fill(self, outputs: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Writes every row into ``outputs`` (by batch and store, of the shapes and dtypes of ``unwritten``)."""
+        """Writes every row into ``outputs`` (by batch and store, as ``FeatureCollector.unwritten`` makes them)."""
         answers: dict[_Place, dict[int, torch.Tensor]] = {}
         if self.under_way is not None:
             answered = iter((await self.under_way).answers())
