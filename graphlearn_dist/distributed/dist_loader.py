@@ -185,13 +185,6 @@ class DistLoader(EpochLoader):
         self._producer.start(run, epoch, indices)
         return _Received(self, run)
 
-    def check_run(self, run: int) -> None:
-        """Raises ``ChannelClosedError`` where a later iteration has begun, or the loader was shut down."""
-        if run != self._run:
-            raise ChannelClosedError(f"iterator {run} of this loader was left when iterator {self._run} began")
-        if self._closed:
-            raise ChannelClosedError("the loader was shut down")
-
     @property
     def has_device(self) -> bool:
         """Whether batches have a way to go from where they are made."""
@@ -265,7 +258,13 @@ class _Received(Iterator[tuple[int, Any]]):
         self._recv = OneAhead(loader.recv, loader.is_ready).next if loader.has_device else loader.recv
 
     def __next__(self) -> tuple[int, Any]:
-        with self._loader.turn:  # another thread may begin an iteration
-            self._loader.check_run(self._run)
+        loader = self._loader
+        with loader.turn:  # another thread may begin an iteration
+            if self._run != loader._run:
+                raise ChannelClosedError(
+                    f"iterator {self._run} of this loader was left when iterator {loader._run} began"
+                )
+            if loader._closed:
+                raise ChannelClosedError("the loader was shut down")
             index, copy = self._recv()
-        return index, self._loader.finish(copy)
+        return index, loader.finish(copy)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -48,6 +48,12 @@ class LocatedRows:
     offsets: torch.Tensor
     bounds: list[int]
 
+    @classmethod
+    def of(cls, capsules: Iterable[Any]) -> LocatedRows:
+        """Of what ``_C.locate_rows`` and ``_C.locate_owned`` give."""
+        owners, rows, ids, positions, offsets = map(to_tensor, capsules)
+        return cls(owners, rows, ids, positions, offsets, offsets.tolist())
+
     @property
     def asked(self) -> list[int]:
         """The partitions that have to be asked."""
@@ -56,44 +62,6 @@ class LocatedRows:
     def asked_of(self, partition: int) -> torch.Tensor:
         """The ids to ask a partition for."""
         return self.ids[self.bounds[partition] : self.bounds[partition + 1]]
-
-
-def locate_rows(
-    book: _C.PartitionBook,
-    ids: torch.Tensor,
-    is_asked: Sequence[bool],
-    pool: _C.ThreadPool,
-    copies: CopyPlaces | None = None,
-) -> LocatedRows:
-    """Finds the places of ids; ``is_asked`` says by partition whether it must be asked, unless there are copies.
-
-    Raises:
-        UnknownIdError: an id is outside the book.
-    """
-    owners, rows, asked, positions, offsets = map(
-        to_tensor, _C.locate_rows(book, ids, is_asked, pool, *_native(copies))
-    )
-    return LocatedRows(owners, rows, asked, positions, offsets, offsets.tolist())
-
-
-def locate_owned(
-    owners: torch.Tensor,
-    ids: torch.Tensor,
-    at_hand: Sequence[_C.SortedIds | None],
-    pool: _C.ThreadPool,
-    copies: CopyPlaces | None = None,
-) -> LocatedRows:
-    """The same of ids whose owners (int32 ``[n]``) are known.
-
-    Args:
-        at_hand: by partition, its ids in the order of its rows; None where it must be asked.
-
-    Raises:
-        UnknownIdError: an id is not of its owner.
-    """
-    found = _C.locate_owned(owners, ids, at_hand, pool, *_native(copies))
-    owners, rows, asked, positions, offsets = map(to_tensor, found)
-    return LocatedRows(owners, rows, asked, positions, offsets, offsets.tolist())
 
 
 def _native(copies: CopyPlaces | None) -> tuple[_C.SortedIds | None, torch.Tensor | None]:
@@ -177,7 +145,9 @@ class FeatureCollector:
             if key not in made:
                 services = map(self._services.get, range(self._num_partitions))
                 at_hand = [None if service is None else service.sorted_ids(name) for service in services]
-                made[key] = locate_owned(owners[name], wanted[name], at_hand, self._pool, copies)
+                made[key] = LocatedRows.of(
+                    _C.locate_owned(owners[name], wanted[name], at_hand, self._pool, *_native(copies))
+                )
             places[name] = made[key]
         return places
 
@@ -299,7 +269,9 @@ class FeatureCollector:
             copies = self._copies_of(name)
             key = id(ids), id(self._books[name]), id(copies)
             if key not in made:
-                made[key] = locate_rows(self._books[name], ids, self._is_asked, self._pool, copies)
+                made[key] = LocatedRows.of(
+                    _C.locate_rows(self._books[name], ids, self._is_asked, self._pool, *_native(copies))
+                )
             located[name] = made[key]
         return located
 
