@@ -155,7 +155,7 @@ def with_rows(batch: SampledBatch, rows: Mapping[str, torch.Tensor]) -> SampledB
     """The batch with these looked-up rows (by the name of their store) and no others."""
 
     def by_type(kind: str, old: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
-        return tuple(rows.get(store_name(kind, i)) for i in range(len(old)))
+        return tuple([rows.get(store_name(kind, i)) for i in range(len(old))])  # a generator is called for each entry
 
     return replace(
         batch,

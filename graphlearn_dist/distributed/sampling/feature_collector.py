@@ -126,7 +126,7 @@ class FeatureCollector:
         An edge's features lie with the node that it was sampled for, which no request is needed to know.
         """
         owners: dict[int, torch.Tensor] = {}
-        if not self._with_edges:
+        if not self._edge_types:
             return {}
         for edge_type in {self._edge_types[name] for name in wanted.keys() & self._with_edges}:
             seed_type, book = self._row_ends[edge_type]
