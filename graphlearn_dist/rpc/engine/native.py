@@ -204,7 +204,7 @@ class NativeEngine:
                 self._loop.call_soon(self._poll)
 
     def _handle_some(self) -> None:
-        """A few events of each stream: who sends one frame does not wait for another's hundred."""
+        """Takes what came, and handles a few events of each stream: who sends one frame does not wait for a hundred."""
         for number, what, detail in self.native.poll():
             self._events.setdefault(number, deque()).append((what, detail))
         for number in [*self._events]:
