@@ -120,7 +120,7 @@ BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("node", {"shard": (1,)}, InvalidArgumentError, r"shard: expected two integers .* got \(1,\)"),
     ("node", {"shard": (0, 1.5)}, InvalidArgumentError, r"shard: expected two integers .* got \(0, 1\.5\)"),
     ("node", {"transform": 3}, InvalidArgumentError, "transform: expected something to call or None, got int"),
-    ("node", {"to_device": "gpu"}, InvalidArgumentError, "device: expected a device of torch or None, got 'gpu'"),
+    ("node", {"to_device": "gpu"}, InvalidArgumentError, "device: expected 'cpu' or a GPU that is there"),
 ]
 
 

@@ -6,6 +6,7 @@ import re
 import socket
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,9 @@ def test_a_loader_of_servers(job: Job) -> None:
         servers = [one.status for one in look.members if one.member.role == "server" and one.status is not None]
         served = [served for status in servers for served in status.served]
         assert [(one.client, one.made.num_workers, one.ready) for one in served] == [("client 0", 1, 0)] * 2
-        assert sum((one.made.sums for one in served), BatchSums()) == stats.made.sums
+        # That an epoch is over is an item, too, which may wait for room when its batches were all read.
+        now, then = sum((one.made.sums for one in served), BatchSums()), stats.made.sums
+        assert replace(now, send_ns=0) == replace(then, send_ns=0)
         assert all(status.used_bytes == one.room_bytes > 0 for status, one in zip(servers, served, strict=True))
         assert [one.credit_bytes for one in served] == [RemoteDistSamplingWorkerOptions().credit_bytes] * 2
         own = look.members[2].status
