@@ -16,9 +16,10 @@ import torch
 from ..core import check_index_tensor
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, Split
+from ..utils.shown import shown
 from ..utils.tensor import convert_to_tensor
 from ..utils.units import parse_size
-from ..utils.values import check_disjoint, check_distinct, check_rows, check_weights, label_of, shown
+from ..utils.values import check_disjoint, check_distinct, check_rows, check_weights, label_of
 from . import shared_memory
 from .columns import NamedColumns, column_stores, handles_by_type
 from .device.device_group import DeviceGroup, usable_gpu

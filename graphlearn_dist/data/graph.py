@@ -12,7 +12,7 @@ import torch
 from .. import _C
 from ..errors import InvalidArgumentError
 from ..utils.device import gpu_number
-from ..utils.values import shown
+from ..utils.shown import shown
 from . import shared_memory
 from .device.device_group import DeviceGroup, gpus_by_group, group_of, usable_gpu, usable_groups
 from .device.device_topology import DeviceTopology, OnGpu, Placement

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ..errors import InvalidArgumentError
+from ..utils.shown import shown
 from ..utils.tensor import convert_to_tensor
-from ..utils.values import shown
 from .topology import Topology
 
 

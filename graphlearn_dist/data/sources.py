@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..errors import InvalidArgumentError, StorageError
-from ..utils.values import shown
+from ..utils.shown import shown
 from .dataset import Dataset
 from .pyg.pyg_levels import Levels, read_levels
 from .schema import EdgeDirection, bare

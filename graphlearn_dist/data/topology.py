@@ -11,8 +11,8 @@ import torch
 from .. import _C
 from ..core import available_cores, check_index_vector, thread_pool, to_optional_tensor, to_tensor
 from ..errors import InvalidArgumentError, PartitionFormatError
+from ..utils.shown import shown
 from ..utils.tensor import convert_to_tensor
-from ..utils.values import shown
 from . import shared_memory
 from .handles import TopologyHandle
 

@@ -9,7 +9,7 @@ import torch
 
 from ..core import check_index_vector
 from ..errors import InvalidArgumentError, UnknownIdError
-from ..utils.values import shown
+from ..utils.shown import shown
 from . import shared_memory
 
 _MOST_ZONES = 1 << 20  # of zones that are numbered by hand: a wrong number may be anything

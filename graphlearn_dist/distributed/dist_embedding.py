@@ -14,7 +14,8 @@ import torch
 from ..core import check_index_vector
 from ..errors import InvalidArgumentError
 from ..typing import NodeType
-from ..utils.values import is_number, shown
+from ..utils.shown import shown
+from ..utils.values import is_number
 from .embeddings.checkpoint import Checkpoint
 from .embeddings.owners import owners_of
 from .embeddings.settings import DTYPES, EmbeddingSettings, Init, OptimizerSettings

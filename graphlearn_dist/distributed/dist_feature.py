@@ -17,7 +17,7 @@ from ..partition import PartitionBook
 from ..partition.partition_book import check_partition_idx
 from ..typing import EdgeType, NodeType
 from ..utils.device import parse_device
-from ..utils.values import shown
+from ..utils.shown import shown
 from . import rpc
 from .dist_graph import books_of
 from .sampling.partitioned_sampler import split_by_owner

@@ -15,9 +15,9 @@ from ..sampler.epochs.fingerprint import Settings
 from ..utils.device import can_pin, parse_device
 from ..utils.message_types import register_message
 from ..utils.no_effect import warn_no_effect
+from ..utils.shown import shown
 from ..utils.system.ports import to_port
 from ..utils.units import parse_size
-from ..utils.values import shown
 
 _MAX_CONCURRENCY = 32
 _MAX_TOGETHER = 64  # all of them are in a worker's memory before the first can be handed on

@@ -29,8 +29,9 @@ from ..partition.partition_book import check_partition_idx
 from ..partition.partitioner import EDGE_DIRS
 from ..partition.storage import new_directory
 from ..typing import NodeType
+from ..utils.shown import shown
 from ..utils.system.disk import disk_errors
-from ..utils.values import check_distinct, check_finite, label_of, shown
+from ..utils.values import check_distinct, check_finite, label_of
 from . import rpc
 from .dist_context import DistContext, get_context, init_worker_group
 from .partitioning.partition_exchange import EdgeSlice, RowSlice, Slices, StoreName, agree, step

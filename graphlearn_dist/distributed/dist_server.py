@@ -39,9 +39,9 @@ from ..telemetry.loader_stats import made_metrics
 from ..telemetry.process_status import Budget, ServedStatus
 from ..telemetry.trace import tracer
 from ..typing import EdgeType, NodeType
+from ..utils.shown import shown
 from ..utils.system.garbage import permanent_heap
 from ..utils.system.lifetime import Home
-from ..utils.values import shown
 from . import rpc
 from .dist_context import UNSET, _reset_context, _set_server_context, check_given, get_context, undone_on_failure
 from .dist_dataset import DistDataset

@@ -31,7 +31,7 @@ from ..sampler.links.negative_sampling import negatives_of
 from ..sampler.plan import SamplingPlan, plain_num_neighbors
 from ..sampler.tasks import GraphAccess
 from ..utils.coroutines import run_local
-from ..utils.values import shown
+from ..utils.shown import shown
 from .pyg_stores import ServerGraphStore
 from .sampling.known_graph import graph_access, graph_for
 

@@ -22,8 +22,9 @@ from ..telemetry import DeviceCacheCounts, LoaderStats, MadeStats, Metric, regis
 from ..telemetry.loader_stats import LoopTimes, made_metrics
 from ..telemetry.process_status import LoaderStatus
 from ..telemetry.trace import start_tracing, tracer
+from ..utils.shown import shown
 from ..utils.system.lifetime import Home, threads
-from ..utils.values import check_seed, shown
+from ..utils.values import check_seed
 from .resume import EpochPass, EpochPlace, Shard, to_place, to_state
 
 if TYPE_CHECKING:

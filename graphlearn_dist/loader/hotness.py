@@ -8,7 +8,7 @@ import torch
 
 from ..data.schema import bare
 from ..errors import InvalidArgumentError
-from ..utils.values import shown
+from ..utils.shown import shown
 from .local_loader import LocalLoader
 
 

@@ -10,7 +10,7 @@ import torch
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..typing import NodeType
-from ..utils.values import shown
+from ..utils.shown import shown
 from .transform import store_of_nodes
 
 LearnedRows: TypeAlias = Callable[[torch.Tensor], torch.Tensor]

@@ -11,7 +11,7 @@ from ..errors import InvalidArgumentError
 from ..sampler.base import BaseSampler, SamplingType
 from ..sampler.inputs import get_edge_label_index, to_remote_link_input
 from ..sampler.links.exclusion import ReverseIds, ReverseTypes, to_exclusion
-from ..utils.values import shown
+from ..utils.shown import shown
 from .dataloader_keywords import check_keywords, drawn_seed
 from .learned_rows import Embeddings
 from .local_loader import LocalLoader, Transform

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from ..errors import InvalidArgumentError
 from ..rpc.engine.threads import WorkerThreads
-from ..utils.values import shown
+from ..utils.shown import shown
 
 T = TypeVar("T")
 

@@ -22,8 +22,8 @@ from ..sampler.epochs.fingerprint import Settings, config_settings, input_settin
 from ..sampler.inputs import to_link_input
 from ..sampler.links.exclusion import Exclusion, with_excluded
 from ..telemetry import BatchCounts
+from ..utils.shown import shown
 from ..utils.tensor import host_tensor
-from ..utils.values import shown
 from .batch_source import Named, sampled_in_turn
 from .pyg_filter import PygFilter, set_links, set_seeds
 

@@ -10,7 +10,8 @@ from typing import Any
 from ..errors import InvalidArgumentError
 from ..sampler.epochs.fingerprint import Settings
 from ..sampler.epochs.schedule import BatchIndices, SeedSchedule
-from ..utils.values import check_seed, shown
+from ..utils.shown import shown
+from ..utils.values import check_seed
 
 # What a seed draws is part of a state's meaning: whoever changes draws or shuffles raises this, and refuses old states.
 # 2: weighted draws are exact, small epochs are shuffled by Fisher and Yates, LABOR breaks ties at random.

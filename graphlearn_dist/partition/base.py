@@ -17,7 +17,8 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, FeaturePartitionData, GraphPartitionData, NodeType
-from ..utils.values import check_finite, is_whole, label_of, shown
+from ..utils.shown import shown
+from ..utils.values import check_finite, is_whole, label_of
 from .assembly import write_edge_ids
 from .edge_book import OwnedEdgesBook
 from .ingest import by_type, id_vector, rows_tensor, times_tensor, to_tensor, weights_tensor

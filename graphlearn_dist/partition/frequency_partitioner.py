@@ -10,8 +10,9 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
+from ..utils.shown import shown
 from ..utils.units import parse_size
-from ..utils.values import label_of, shown
+from ..utils.values import label_of
 from .ingest import by_type, to_tensor
 from .layout import NodeKey
 from .partition_book import PartitionBook, TablePartitionBook

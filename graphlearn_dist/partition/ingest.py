@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from ..errors import InvalidArgumentError, UnknownIdError
+from ..utils.shown import shown
 from ..utils.tensor import from_array, host_tensor
-from ..utils.values import check_disjoint, check_distinct, check_weights, label_of, shown
+from ..utils.values import check_disjoint, check_distinct, check_weights, label_of
 from .layout import EdgeKey, NodeKey
 
 _INDEX_DTYPES = (torch.int32, torch.int64)

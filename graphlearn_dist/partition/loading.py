@@ -13,8 +13,8 @@ from ..data.topology import row_sizes
 from ..errors import InvalidArgumentError, PartitionFormatError
 from ..typing import FeaturePartitionData, GraphPartitionData
 from ..utils.device import parse_device
+from ..utils.shown import shown
 from ..utils.tensor import id2idx
-from ..utils.values import shown
 from .layout import (
     CachedRows,
     EdgeKey,

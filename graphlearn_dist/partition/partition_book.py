@@ -15,8 +15,8 @@ from ..core import check_index_vector
 from ..data import shared_memory
 from ..data.zone_order import ZoneOrder
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
+from ..utils.shown import shown
 from ..utils.tensor import convert_to_tensor, host_tensor
-from ..utils.values import shown
 from .tensor_use import OwnersAsTensor, ids_at, plain
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from ..data.schema import earliest
 from ..data.zone_order import ZoneOrder
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType
+from ..utils.shown import shown
 from ..utils.tensor import convert_to_tensor
-from ..utils.values import check_finite, is_whole, label_of, shown
+from ..utils.values import check_finite, is_whole, label_of
 from .assembly import as_stored_book, write_edge_ids, write_order, write_tables
 from .attributes import attr_path, constant_inputs, write_constants
 from .edge_book import EdgeBook, OwnedEdgesBook, default_edge_book

@@ -16,8 +16,9 @@ from ..typing import EdgeType, NodeType, NumNeighbors, Split
 from ..utils.device_exchange import moved
 from ..utils.message_types import BY_TYPE, register_as_base, register_message
 from ..utils.mixin import CastMixin
+from ..utils.shown import shown
 from ..utils.tensor import host_tensor, load_tensor
-from ..utils.values import check_seed, shown, to_count, to_flag
+from ..utils.values import check_seed, to_count, to_flag
 from .links.negative_sampling import NegativeSampling, NegativeSamplingMode
 from .outputs import EdgeIndex, HeteroSamplerOutput, NeighborOutput, SamplerOutput
 from .strategies import TEMPORAL_STRATEGIES, check_strategy

@@ -10,7 +10,8 @@ import torch
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType
-from ..utils.values import check_seed, is_number, is_whole, shown
+from ..utils.shown import shown
+from ..utils.values import check_seed, is_number, is_whole
 from .inputs import edge_type_index
 from .tasks import HostGraph
 from .walks import ENDED, RandomWalks, WalkSettings

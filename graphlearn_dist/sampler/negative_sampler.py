@@ -11,7 +11,7 @@ from .. import _C
 from ..core import thread_pool, to_tensor
 from ..data.graph import Graph
 from ..errors import InvalidArgumentError
-from ..utils.values import shown
+from ..utils.shown import shown
 from .links.negative_pool import HasEdge, NegativePool, negative_key
 
 

@@ -11,7 +11,7 @@ from .. import _C
 from ..data.graph import Graph
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
-from ..utils.values import shown
+from ..utils.shown import shown
 from .strategies import METHODS, TIME_RULES
 
 UNBOUNDED = -1

@@ -11,7 +11,8 @@ from ..core import check_index_tensor, thread_pool, to_tensor
 from ..data.graph import Graph
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
-from ..utils.values import is_number, is_whole, shown
+from ..utils.shown import shown
+from ..utils.values import is_number, is_whole
 from .plan import UNBOUNDED, SamplingPlan, build_plan
 from .tasks import HostGraph
 

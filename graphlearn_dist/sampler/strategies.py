@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .. import _C
 from ..errors import InvalidArgumentError
-from ..utils.values import shown
+from ..utils.shown import shown
 
 TIME_RULES = {"ignore": _C.TimeRule.IGNORE, "before": _C.TimeRule.BEFORE, "latest": _C.TimeRule.LATEST}
 TEMPORAL_STRATEGIES = {"uniform": "before", "last": "latest"}

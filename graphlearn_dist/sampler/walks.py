@@ -18,7 +18,8 @@ from ..data.dataset import Dataset
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType
-from ..utils.values import check_seed, is_number, is_whole, shown
+from ..utils.shown import shown
+from ..utils.values import check_seed, is_number, is_whole
 from .inputs import edge_type_index
 from .plan import Draw, SamplingPlan, build_plan
 from .tasks import HostGraph

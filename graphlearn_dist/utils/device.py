@@ -11,7 +11,7 @@ from typing import cast
 import torch
 
 from ..errors import InvalidArgumentError
-from .values import shown
+from .shown import shown
 
 _MAX_NUMBER = 127  # of a device of torch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..errors import InvalidArgumentError
-from .values import shown
+from .shown import shown
 
 UNITS = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 _FACTORS = {"": 1, **{unit[0]: factor for unit, factor in UNITS.items()}}

@@ -4,38 +4,15 @@ from __future__ import annotations
 
 import itertools
 import numbers
-import reprlib
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
 
 from ..errors import InvalidArgumentError
+from .shown import shown
 
 _BYTES_AT_ONCE = 1 << 24
-
-
-class _Short(reprlib.Repr):
-    """As ``repr``, with the dtypes and shapes of tensors and arrays in the place of their numbers, and not endless."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel, self.maxstring, self.maxother, self.maxlong = 4, 200, 200, 200
-        self.maxdict = self.maxlist = self.maxtuple = self.maxset = 12
-
-    def repr1(self, x: object, level: int) -> str:
-        if isinstance(x, (torch.Tensor, np.ndarray)) and x.ndim:
-            kind = "tensor" if isinstance(x, torch.Tensor) else "array"
-            return f"{kind}({x.dtype} {list(x.shape)})"
-        return super().repr1(x, level)
-
-
-_short = _Short()
-
-
-def shown(value: object) -> str:
-    """What an error says came: of tensors and arrays, in lists and dicts too, their dtypes and shapes alone."""
-    return _short.repr(value)
 
 
 def label_of(name: str, key: object) -> str:

@@ -10,7 +10,7 @@ import torch
 from ... import _C
 from ...errors import InvalidArgumentError
 from ...utils.device import gpu_number, number_of, parse_device
-from ...utils.values import shown
+from ...utils.shown import shown
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import InvalidArgumentError
-from ...utils.values import shown
+from ...utils.shown import shown
 from ..dataset import Dataset
 from ..schema import EdgeDirection, bare
 from ..sources import edges_by_type, weights_and_times

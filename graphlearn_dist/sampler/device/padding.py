@@ -13,7 +13,7 @@ from ...data.schema import GraphSchema, by_type
 from ...errors import BatchOverflowError, InvalidArgumentError
 from ...messages import SampledBatch, Subgraph
 from ...typing import EdgeType, NodeType
-from ...utils.values import shown
+from ...utils.shown import shown
 from ..batch_maker import rows_by_store, with_rows
 from ..plan import SamplingPlan
 

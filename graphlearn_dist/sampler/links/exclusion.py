@@ -15,7 +15,7 @@ from ...errors import InvalidArgumentError, UnknownIdError
 from ...messages import Subgraph
 from ...typing import EdgeType
 from ...utils.message_types import register_message
-from ...utils.values import shown
+from ...utils.shown import shown
 from ..base import EdgeSamplerInput
 
 ReverseIds = torch.Tensor | Mapping[EdgeType, torch.Tensor] | None

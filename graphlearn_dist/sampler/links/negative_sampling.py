@@ -15,8 +15,9 @@ from ...errors import InvalidArgumentError
 from ...typing import EdgeType
 from ...utils.message_types import register_message
 from ...utils.mixin import CastMixin
+from ...utils.shown import shown
 from ...utils.tensor import host_tensor
-from ...utils.values import check_weights, shown
+from ...utils.values import check_weights
 
 
 @register_message
