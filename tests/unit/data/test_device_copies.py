@@ -104,6 +104,24 @@ def test_a_batch_that_is_copied_holds_what_it_is_copied_from(monkeypatch: pytest
     assert all(source() is not None for source in sources)
 
 
+def test_what_a_gpu_has_made_stays_and_is_kept_for_who_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there when the stream is that made it; then its memory is the taker's stream's, too."""
+    gpu, uses = torch.device("cuda", 0), deque[Any]()
+    made_on, taker = (SimpleNamespace(name=name, waited=[]) for name in ("made on", "taker"))
+    made_on.record_event, taker.wait_event = lambda: "made", taker.waited.append
+    tensors = [SimpleNamespace(is_cuda=True, device=gpu, record_stream=uses.append) for _ in range(2)]
+    monkeypatch.setattr(device_copies, "_tensors", lambda batch: tensors)
+    copies, batch = DeviceCopies("cpu"), object()
+    copies.device, copies._number, copies._stream = gpu, 0, made_on  # type: ignore[assignment]
+    monkeypatch.setattr(torch.cuda, "current_stream", {0: made_on}.get)
+    copy = copies.begin(batch)
+    monkeypatch.setattr(torch.cuda, "current_stream", {0: taker}.get)
+    assert copies.finish(copy) is batch
+    assert taker.waited == ["made"]
+    assert list(uses) == [taker, taker]
+    assert len(copies._sources) == 0
+
+
 class CopyUnderWay:
     """An event that tells when it was waited for, and whether a source was alive then."""
 
