@@ -266,7 +266,8 @@ TEST("device batches: graphs in pieces, for every method") {
     }
 }
 
-// Two users whose rows a thread does not read alone, one of them just longer than that, and the others' short ones.
+// Three users whose rows a thread does not read alone, by all methods or some, two of them just longer than that, and
+// the others' short ones.
 // `weight` gives each edge's.
 template <typename Weight>
 Typed graph_with_hubs(ThreadPool& pool, Weight weight) {
@@ -274,6 +275,7 @@ Typed graph_with_hubs(ThreadPool& pool, Weight weight) {
   std::vector<int64_t> users = random_numbers(kEdges, kUsers, 81), others = random_numbers(kEdges, kUsers, 82);
   for (int64_t e = 0; e < kHub; ++e) users[e] = 7;
   for (int64_t e = kHub; e < kHub + kLongRow + 1; ++e) users[e] = 8;
+  for (int64_t e = kHub + kLongRow + 1; e < kHub + kLongRow + kLeastLongRow + 2; ++e) users[e] = 9;
   std::vector<float> weights;
   for (int64_t e = 0; e < kEdges; ++e) weights.push_back(weight(e));
   EdgeData data;
@@ -299,7 +301,7 @@ TEST("device batches: long rows, read by groups: every method, ties, weights of 
       const Typed graph{with_sums(made.likes, pool), with_sums(made.knows, pool)};
       for (DrawMethod how : every_method(times))
         for (int64_t fanout : {1, 20, 300}) {
-          Request request{{{0, ids({8, 3, 7, 7, 1499})}}, {{0, fanout}, {0, 2}}, {how, how}, true};
+          Request request{{{0, ids({8, 9, 7, 7, 1499})}}, {{0, fanout}, {0, 2}}, {how, how}, true};
           if (times != TimeRule::kIgnore) request.times = ids({kTimes, 20, kTimes / 2, kTimes, 500});
           check_request(graph, request);
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -164,26 +165,27 @@ def test_a_captured_step_trains_as_the_same_step_does_uncaptured() -> None:
 def test_batches_that_another_thread_reads_beside_captures() -> None:
     """Torch forgets what it is told of uses of memory while it captures, which must not be that of a batch."""
     settings: dict[str, Any] = {"shapes": False, "prefetch": 2, "batch_size": 20}
-    other, ended, wrong = loader_on(GPU, **settings), threading.Event(), []
+    other, ended = loader_on(GPU, **settings), threading.Event()
     expected = [int(batch.n_id.sum()) for batch in loader_on(None, **settings)]
 
-    def read() -> None:
-        while not ended.is_set():
+    def read() -> list[list[int]]:
+        passes = []
+        while not (passes and ended.is_set()):
             other.set_epoch(0)
-            for index, batch in enumerate(other):
+            passes.append([])
+            for batch in other:
                 busy(0.001)
-                if int(batch.n_id.sum()) != expected[index]:
-                    wrong.append(index)
+                passes[-1].append(int(batch.n_id.sum()))
+        return passes
 
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        for _ in range(20):
-            list(CapturedStep(loader_on(GPU), digest, warmup=1))
-    finally:
-        ended.set()
-        reader.join()
-    assert wrong == []
+    with ThreadPoolExecutor(1) as reader:
+        passes = reader.submit(read)
+        try:
+            for _ in range(20):
+                list(CapturedStep(loader_on(GPU), digest, warmup=1))
+        finally:
+            ended.set()
+        assert all(found == expected for found in passes.result())
 
 
 def test_captured_steps_hold_as_much_memory_after_many_batches() -> None:

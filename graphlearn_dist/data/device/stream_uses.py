@@ -37,14 +37,15 @@ _dropped: deque[tuple[Iterable[torch.cuda.Stream], Sequence[UsedMemory]]] = dequ
 def capturing() -> Iterator[None]:
     """While a CUDA graph is captured: other threads hand out batches afterwards, and what is dropped stays so long."""
     global _num_captures
-    with _captures:
-        _num_captures += 1
-        try:
-            yield
-        finally:
-            _num_captures -= 1
-            if _num_captures == 0:
-                _tell_of_dropped()
+    try:
+        with _captures:
+            _num_captures += 1
+            try:
+                yield
+            finally:
+                _num_captures -= 1
+    finally:
+        _tell_of_dropped()
 
 
 def record_uses(memory: Iterable[UsedMemory], stream: Any) -> None:
@@ -55,16 +56,22 @@ def record_uses(memory: Iterable[UsedMemory], stream: Any) -> None:
     with _captures:
         for tensor in memory:
             tensor.record_stream(stream)
-        if _dropped and _num_captures == 0:
-            _tell_of_dropped()
+    _tell_of_dropped()
 
 
 def _tell_of_dropped() -> None:
-    while _dropped:
-        streams, memory = _dropped.popleft()
-        for stream in streams:
-            for tensor in memory:
-                tensor.record_stream(stream)
+    """Tells torch of the uses of what was dropped; who has the lock does it on giving that back."""
+    while _dropped and _captures.acquire(blocking=False):
+        try:
+            if _num_captures > 0:
+                return
+            if _dropped:  # the garbage collector may have come between
+                streams, memory = _dropped.popleft()
+                for stream in streams:
+                    for tensor in memory:
+                        tensor.record_stream(stream)
+        finally:
+            _captures.release()
 
 
 class StreamUses:
@@ -117,14 +124,9 @@ def _leave(streams: Mapping[int, torch.cuda.Stream], memory: Sequence[UsedMemory
         for stream in streams.values():
             stream.synchronize()
         return
-    _dropped.append(([*streams.values()], memory))
     # The garbage collector may be who drops it, in a thread that must not wait for one that captures.
-    if _captures.acquire(blocking=False):
-        try:
-            if _num_captures == 0:
-                _tell_of_dropped()
-        finally:
-            _captures.release()
+    _dropped.append(([*streams.values()], memory))
+    _tell_of_dropped()
 
 
 def wait_at_drop(owner: object, device: torch.device) -> StreamUses:

@@ -4,6 +4,7 @@ has real ones. And copies of rows on a GPU that follow changes of the rows."""
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.support.graphs import make_dataset
 from tests.support.static_batches import batches_of_kernels, loader_for
 
 GPU = torch.device("cuda", 0)
+DEADLINE_S = 60.0  # only ever reached by a hang
 
 
 class Stream:
@@ -90,28 +92,27 @@ def test_memory_of_another_process_is_waited_for(current: SimpleNamespace) -> No
 
 def test_uses_are_told_after_a_capture(current: SimpleNamespace) -> None:
     """Torch forgets what it is told while any thread captures."""
-    memory, began, ended = Memory(), threading.Event(), threading.Event()
+    memory, held, began, ended = Memory(), Memory(), threading.Event(), threading.Event()
 
-    def capture() -> None:
+    def capture() -> list[Any]:
         with capturing():
             began.set()
-            ended.wait()
-            found.append(list(memory.streams))
+            assert ended.wait(DEADLINE_S)
+            return list(memory.streams)
 
-    found: list[list[Any]] = []
-    other = threading.Thread(target=capture)
-    other.start()
-    began.wait()
-    owner, held = Owner(), Memory()
-    StreamUses(owner, GPU, [held]).note()
-    del owner  # the garbage collector may do that, and waits for no capture
-    assert not held.streams
-    told = threading.Thread(target=record_uses, args=([memory], current.stream))
-    told.start()
-    ended.set()
-    for thread in (other, told):
-        thread.join()
-    assert found == [[]]
+    with ThreadPoolExecutor(2) as threads:
+        captured = threads.submit(capture)
+        try:
+            assert began.wait(DEADLINE_S)
+            owner = Owner()
+            StreamUses(owner, GPU, [held]).note()
+            del owner  # the garbage collector may do that, and waits for no capture
+            told_of_dropped = list(held.streams)
+            told = threads.submit(record_uses, [memory], current.stream)
+        finally:
+            ended.set()
+        assert captured.result(DEADLINE_S) == told_of_dropped == []
+        told.result(DEADLINE_S)
     assert memory.streams == held.streams == [current.stream]
     assert current.stream.num_waits == 0
 
