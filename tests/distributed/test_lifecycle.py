@@ -115,6 +115,17 @@ def test_leaving_many_loops_uses_nothing_up(job: Job, whole: Path) -> None:
         same_batches(loader, epoch(whole, 40))
 
 
+def test_batches_ahead_are_counted_where_several_travel_together(job: Job, whole: Path) -> None:
+    """Messages of two batches: two are as many as three ahead, and no more are asked for."""
+    with make_loader(server_rank=0, prefetch_size=3, batches_per_message=2) as loader:
+        most, read = 0, []
+        for batch in loader:
+            read.append(batch)
+            most = max(most, len(loader._producer._under_way))
+        assert most == 2
+        same_batches(read, epoch(whole, 0))
+
+
 def test_an_iterator_goes_on(job: Job, whole: Path) -> None:
     """``iter(iterator)`` is the iterator: reading one batch and looping over the rest is one epoch."""
     with make_loader() as loader:
