@@ -44,7 +44,8 @@ def capturing() -> Iterator[None]:
                 yield
             finally:
                 _num_captures -= 1
-    finally:
+                _tell_of_dropped()
+    finally:  # what was dropped since then, too
         _tell_of_dropped()
 
 
