@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from graphlearn_dist.data import Feature, feature
+from graphlearn_dist.data.device import stream_uses
 from graphlearn_dist.data.device.device_cache import DeviceCache
 from graphlearn_dist.data.device.device_rows import DeviceRows, FollowedCopy
 from graphlearn_dist.data.device.stream_uses import StreamUses, capturing, record_uses, wait_at_drop
@@ -64,6 +65,7 @@ def current(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The current stream, to be changed."""
     found = SimpleNamespace(stream=Stream(7))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: found.stream)
+    monkeypatch.setattr(stream_uses, "_received", set())  # by address, which memory of a later test may have again
     return found
 
 
