@@ -243,6 +243,17 @@ def rpc_engine(environ: Mapping[str, str] = os.environ) -> str:
     return name
 
 
+def unix_sockets(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether processes of one host speak by unix sockets: ``GLD_UNIX_SOCKETS``, 1 or 0, else yes.
+
+    By TCP they share no memory, as those of several hosts.
+    """
+    value = environ.get("GLD_UNIX_SOCKETS") or "1"
+    if value not in ("0", "1"):
+        raise InvalidArgumentError(f"environment variable GLD_UNIX_SOCKETS: expected 0 or 1, got {value!r}")
+    return value == "1"
+
+
 def job_token(environ: Mapping[str, str] = os.environ) -> bytes | None:
     """The job's shared secret: the file named by ``GLD_TOKEN_FILE``, or ``GLD_TOKEN``; None where neither is set."""
     path = environ.get("GLD_TOKEN_FILE")

@@ -56,6 +56,7 @@ PYBIND11_MODULE(_C, m) {
   gld::bind_spread_memory(m);
   gld::bind_codec(m);
   gld::bind_rpc(m);
+  gld::bind_serving(m);
   gld::bind_exchange(m);
   gld::bind_exchange_asking(m);
   gld::bind_ordering(m);

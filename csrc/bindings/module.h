@@ -18,6 +18,7 @@ void bind_device_subgraph(pybind11::module_& m);
 void bind_spread_memory(pybind11::module_& m);
 void bind_exchange(pybind11::module_& m);
 void bind_rpc(pybind11::module_& m);
+void bind_serving(pybind11::module_& m);
 void bind_exchange_asking(pybind11::module_& m);
 void bind_ordering(pybind11::module_& m);
 void bind_system(pybind11::module_& m);

@@ -10,6 +10,7 @@
 #include "bindings/os_error.h"
 #include "bindings/signals.h"
 #include "rpc/engine.h"
+#include "rpc/pending_answer.h"
 
 namespace py = pybind11;
 
@@ -18,9 +19,12 @@ namespace {
 
 using rpc::Engine;
 using rpc::Event;
+using rpc::PendingAnswer;
 using rpc::Stream;
 
 constexpr double kForeverS = 1e9;
+
+py::bytes as_bytes(std::string_view text) { return {text.data(), text.size()}; }
 
 std::unique_ptr<Engine> make_engine(double heartbeat_interval_s, double heartbeat_timeout_s, uint64_t max_payload_bytes,
                                     int num_threads, size_t max_waiting, std::string own_name) {
@@ -82,9 +86,39 @@ py::tuple as_tuple(Event& event) {
   }
 }
 
-py::object await_answer(Stream& stream, uint64_t request_id, double timeout_s) {
+rpc::Clock::time_point deadline_of(double timeout_s) {
   const std::chrono::duration<double> limit(std::clamp(timeout_s, 0.0, kForeverS));
-  const auto deadline = rpc::Clock::now() + std::chrono::duration_cast<rpc::Clock::duration>(limit);
+  return rpc::Clock::now() + std::chrono::duration_cast<rpc::Clock::duration>(limit);
+}
+
+py::object take_answer(PendingAnswer& pending) {
+  std::optional<rpc::QueryOutcome> outcome = pending.take();
+  if (!outcome) return py::none();
+  switch (outcome->what) {
+    case rpc::QueryOutcome::What::kLost:
+      return py::make_tuple("lost", outcome->why, py::none());
+    case rpc::QueryOutcome::What::kLate:
+      return py::make_tuple("late", "", py::none());
+    default:
+      break;
+  }
+  rpc::Frame& frame = outcome->frame;
+  const auto [meta, head] = rpc::split_head(frame.head);
+  if (outcome->what == rpc::QueryOutcome::What::kFailed) return py::make_tuple("failed", as_bytes(meta), py::none());
+  py::object payload = py::none();
+  if (frame.payload != nullptr)
+    payload = py::cast(Buffer{std::move(frame.payload), static_cast<size_t>(frame.header.payload_bytes)});
+  return py::make_tuple("answered", as_bytes(head), payload);
+}
+
+std::shared_ptr<PendingAnswer> ask(Engine& engine, const std::shared_ptr<Stream>& stream, const std::string& service,
+                                   const py::bytes& head, double timeout_s) {
+  const rpc::OutgoingValue query{std::string(head), {}};
+  return PendingAnswer::ask(engine.queries().client, stream, service, query, deadline_of(timeout_s));
+}
+
+py::object await_answer(Stream& stream, uint64_t request_id, double timeout_s) {
+  const auto deadline = deadline_of(timeout_s);
   std::optional<rpc::Frame> frame;
   {
     GilReleased no_gil;  // that is what waiting is for
@@ -109,8 +143,9 @@ void bind_rpc(py::module_& m) {
            "are until an event names the token, or the stream is closed.")
       .def("taken", &Stream::taken, py::arg("nbytes"),
            "Frames of so many bytes, headers and heads included, have been dealt with.")
-      .def("lift_limits", &Stream::lift_limits, py::arg("peer_limit_bytes") = UINT64_MAX,
-           "The peer is known, and takes payloads of so many bytes: large frames may come, and heartbeats start.")
+      .def("lift_limits", &Stream::lift_limits, py::arg("peer_limit_bytes") = UINT64_MAX, py::arg("peer_key") = "",
+           "The peer is known, by a key of its own, and takes payloads of so many bytes: large frames may come, and "
+           "heartbeats start.")
       .def("expect_answer", &Stream::expect_answer, py::arg("request_id"),
            "The calling thread is about to wait for an answer.")
       .def("await_answer", &await_answer, py::arg("request_id"), py::arg("timeout_s"),
@@ -119,6 +154,7 @@ void bind_rpc(py::module_& m) {
       .def("release_answer", &Stream::release_answer, py::arg("request_id"),
            "Lets go the thread that waits for it. False: it has its answer.")
       .def("close", &Stream::close, "Drops what is queued; the event 'closed' follows. Idempotent.")
+      .def_property_readonly("is_tcp", &Stream::is_tcp)
       .def_property_readonly("out_bytes", &Stream::out_bytes, "Bytes that wait to be sent.")
       .def_property_readonly("is_closed", &Stream::is_closed, "Nothing more is received or sent.")
       .def_property_readonly(
@@ -129,6 +165,26 @@ void bind_rpc(py::module_& m) {
           [](const Stream& self) { return std::pair(self.received().on_socket(), self.received().in_memory()); })
       .def_property_readonly("queries_sent", &Stream::queries_sent)
       .def_property_readonly("queries_served", &Stream::queries_served);
+  py::class_<PendingAnswer, std::shared_ptr<PendingAnswer>>(m, "PendingAnswer", "The answer to a query.")
+      .def_property_readonly("is_over", &PendingAnswer::is_over, "Whether it came, or will not.")
+      .def_property_readonly(
+          "has_value", [](PendingAnswer& self) { return self.what() == rpc::QueryOutcome::What::kAnswered; },
+          "Whether it is over, and well.")
+      .def_property_readonly("is_called_off", &PendingAnswer::is_called_off)
+      .def("call_off", &PendingAnswer::call_off, py::call_guard<GilReleased>(),
+           "Nobody wants it any more. False: it is over.")
+      .def(
+          "wait",
+          [](PendingAnswer& self, std::optional<double> timeout_s) {
+            const auto deadline = deadline_of(timeout_s.value_or(kForeverS));
+            const GilReleased no_gil;  // that is what waiting is for
+            return self.wait(deadline, check_signals);
+          },
+          py::arg("timeout_s"), "Waits until it is over. False: the time is.")
+      .def("take", &take_answer,
+           "How it ended, once: ('answered', head, payload or None), ('failed', its failure, None), ('lost', why, "
+           "None), "
+           "('late', '', None); None where it is not over, was called off, or taken.");
   py::class_<rpc::Answerer, std::shared_ptr<rpc::Answerer>>(m, "Answerer", "Answers queries, without the interpreter.");
 
   py::class_<Engine>(m, "RpcEngine", "Sockets driven by one thread that needs no interpreter.")
@@ -142,6 +198,8 @@ void bind_rpc(py::module_& m) {
           },
           py::arg("service"), py::arg("answerer"), py::call_guard<GilReleased>(),
           "Has `answerer` answer queries to a service, in threads of the engine's; None: nobody.")
+      .def("ask", &ask, py::arg("stream"), py::arg("service"), py::arg("head"), py::arg("timeout_s"),
+           "Sends a query without payload; its answer, which ends where the connection does, or after that time.")
       .def("open", &Engine::open, py::arg("fd"), "Drives a connected, non-blocking socket, owned from here on.")
       .def("fileno", &Engine::fd, "Can be read when poll() has something to tell.")
       .def("poll", &poll,

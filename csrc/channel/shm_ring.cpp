@@ -358,6 +358,18 @@ std::unique_ptr<ShmRing::Message> ShmRing::recv(const Deadline& deadline, const 
   }
 }
 
+void ShmRing::wait(const Poll& poll) {
+  become_consumer();
+  for (;;) {
+    const uint32_t published = header_->published.load(std::memory_order_seq_cst);
+    const bool was_closed = closed();
+    if (pending() > 0) return;
+    if (was_closed) throw ChannelClosed("wait: the channel is closed and drained");
+    futex_wait(header_->published, published, kSlice);
+    poll();
+  }
+}
+
 // Whoever marks a message last among those at the tail moves the tail. The stores and loads are sequentially
 // consistent so that of two threads which release neighbours at once, one sees the mark of the other.
 void ShmRing::release(uint64_t sequence) {

@@ -79,6 +79,8 @@ class ShmRing : public std::enable_shared_from_this<ShmRing> {
   void send(const std::vector<Bytes>& parts, const Deadline& deadline, const Poll& poll);
   // The next message in the order sent. Throws ChannelTimeout, or ChannelClosed when it is closed and drained.
   std::unique_ptr<Message> recv(const Deadline& deadline, const Poll& poll);
+  // Returns when there is a message. Throws ChannelClosed when it is closed and drained.
+  void wait(const Poll& poll);
   // As recv, but null where there is none. Still throws ChannelClosed when it is closed and drained.
   std::unique_ptr<Message> try_recv();
 

@@ -88,7 +88,7 @@ struct HeldPartition {
 // Believes nothing of what it is asked. Throws ProtocolError for what is no query, UnknownId for a node or an edge that
 // is not of this partition, InvalidArgument for types, stores and draws that there are not, and for too large an
 // answer, PartitionFormat where what is held is damaged or rows are missing that others have.
-class PartitionServer : public rpc::Answerer {
+class PartitionServer : public rpc::PromptAnswerer {
  public:
   // Throws InvalidArgument where what is held does not fit together.
   explicit PartitionServer(HeldPartition held);

@@ -66,6 +66,10 @@ std::string pack_failure(const std::exception_ptr& pointer) {
   }
 }
 
+std::string pack_error(const char* class_name, const std::string& text) {
+  return pack("graphlearn_dist.errors", class_name, text, true);
+}
+
 std::string pack_overloaded(const std::string& own_name, double retry_after_s) {
   msgpack::Writer out;
   out.list(5);

@@ -27,6 +27,75 @@ void send_error(Stream& stream, uint64_t request_id, const std::string& failure)
 
 }  // namespace
 
+// The reply to a query that came by a stream.
+class StreamReply : public Reply {
+ public:
+  StreamReply(std::weak_ptr<QueryServer> server, std::shared_ptr<Stream> stream, uint64_t request_id)
+      : server_(std::move(server)), stream_(std::move(stream)), request_id_(request_id) {}
+
+  void send(OutgoingValue value) override {
+    if (!take()) return;
+    Header header;
+    header.kind = static_cast<uint8_t>(Kind::kResponse);
+    header.request_id = request_id_;
+    header.payload_bytes = value.payload_bytes();
+    try {
+      if (header.payload_bytes > stream_->peer_limit_bytes())
+        throw InvalidArgument(message("payload: the peer takes at most ", stream_->peer_limit_bytes(), " bytes, got ",
+                                      header.payload_bytes));
+      static const std::string kNoPlace("\x91\x00", 2);  // [0]: the payload follows
+      stream_->send_owned(pack_frame(header, kNoPlace, value.head), std::move(value.segments));
+    } catch (...) {
+      send_error(*stream_, request_id_, pack_failure(std::current_exception()));
+    }
+  }
+  void fail(const std::string& failure) override {
+    if (take()) send_error(*stream_, request_id_, failure);
+  }
+  void when_called_off(std::function<void()> call) override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (state_ == State::kAnswered) return;
+    if (state_ == State::kOpen) {
+      call_ = std::move(call);
+      return;
+    }
+    lock.unlock();
+    call();
+  }
+  void call_off() {
+    std::function<void()> call;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (state_ != State::kOpen) return;
+      state_ = State::kCalledOff;
+      call = std::exchange(call_, nullptr);
+    }
+    if (call) call();
+  }
+
+ private:
+  // Whether somebody still waits; nobody does afterwards.
+  bool take() {
+    std::function<void()> call;  // dies without the lock
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (state_ != State::kOpen) return false;
+      state_ = State::kAnswered;
+      call = std::exchange(call_, nullptr);
+    }
+    if (const auto server = server_.lock()) server->answered(stream_->id, request_id_);
+    return true;
+  }
+
+  const std::weak_ptr<QueryServer> server_;
+  const std::shared_ptr<Stream> stream_;
+  const uint64_t request_id_;
+  enum class State { kOpen, kAnswered, kCalledOff };
+  std::mutex mutex_;  // of what follows
+  State state_ = State::kOpen;
+  std::function<void()> call_;
+};
+
 QueryServer::~QueryServer() {
   if (getpid() == owner_) {
     stop();
@@ -78,21 +147,35 @@ void QueryServer::take(const std::shared_ptr<Stream>& stream, Frame frame) {
 
 void QueryServer::cancel(uint64_t stream, uint64_t request_id) {
   std::shared_ptr<Stream> whose;
+  std::shared_ptr<StreamReply> reply;
   size_t bytes = 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = lines_.find(stream);
-    if (found == lines_.end()) return;
-    auto& waiting = found->second->waiting;
-    const auto query = std::find_if(waiting.begin(), waiting.end(), [request_id](const Waiting& each) {
-      return each.frame.header.request_id == request_id;
-    });
-    if (query == waiting.end()) return;
-    bytes = query->frame.bytes();
-    whose = found->second->stream;
-    waiting.erase(query);
+    if (const auto begun = under_way_.find({stream, request_id}); begun != under_way_.end()) {
+      reply = std::move(begun->second);
+      under_way_.erase(begun);
+    } else if (const auto found = lines_.find(stream); found != lines_.end()) {
+      auto& waiting = found->second->waiting;
+      const auto query = std::find_if(waiting.begin(), waiting.end(), [request_id](const Waiting& each) {
+        return each.frame.header.request_id == request_id;
+      });
+      if (query == waiting.end()) return;
+      bytes = query->frame.bytes();
+      whose = found->second->stream;
+      waiting.erase(query);
+    }
   }
-  whose->taken(bytes);
+  if (reply != nullptr) reply->call_off();
+  if (whose != nullptr) whose->taken(bytes);
+}
+
+void QueryServer::answered(uint64_t stream, uint64_t request_id) {
+  std::shared_ptr<StreamReply> reply;  // dies without the lock
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = under_way_.find({stream, request_id});
+  if (found == under_way_.end()) return;
+  reply = std::move(found->second);
+  under_way_.erase(found);
 }
 
 void QueryServer::flushed(uint64_t stream) {
@@ -106,12 +189,21 @@ void QueryServer::flushed(uint64_t stream) {
 
 void QueryServer::closed(uint64_t stream) {
   std::shared_ptr<Line> line;  // dies without the lock
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = lines_.find(stream);
-  if (found == lines_.end()) return;
-  line = std::move(found->second);
-  line->waiting.clear();
-  lines_.erase(found);
+  std::vector<std::shared_ptr<StreamReply>> begun;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto reply = under_way_.lower_bound({stream, 0});
+    while (reply != under_way_.end() && reply->first.first == stream) {
+      begun.push_back(std::move(reply->second));
+      reply = under_way_.erase(reply);
+    }
+    if (const auto found = lines_.find(stream); found != lines_.end()) {
+      line = std::move(found->second);
+      line->waiting.clear();
+      lines_.erase(found);
+    }
+  }
+  for (const auto& reply : begun) reply->call_off();
 }
 
 // With mutex_ held.
@@ -138,9 +230,14 @@ void QueryServer::stop() {
     has_work_.notify_all();
   }
   for (std::thread& thread : threads) thread.join();
-  std::lock_guard<std::mutex> lock(mutex_);
-  lines_.clear();
-  turns_.clear();
+  decltype(under_way_) begun;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    lines_.clear();
+    turns_.clear();
+    begun = std::exchange(under_way_, {});
+  }
+  for (const auto& reply : begun) reply.second->call_off();
 }
 
 void QueryServer::run() {
@@ -183,29 +280,26 @@ std::shared_ptr<Answerer> QueryServer::answerer_of(std::string_view meta) {
 }
 
 void QueryServer::answer(const std::shared_ptr<Stream>& stream, const Waiting& query) {
-  const Header& asked = query.frame.header;
-  Header header;
-  header.kind = static_cast<uint8_t>(Kind::kResponse);
-  header.request_id = asked.request_id;
+  const uint64_t request_id = query.frame.header.request_id;
   std::pair<std::string_view, std::string_view> parts;
   try {
     parts = split_head(query.frame.head);
   } catch (const ProtocolError&) {  // what follows is of no use either
     return stream->close();
   }
+  const auto reply = std::make_shared<StreamReply>(weak_from_this(), stream, request_id);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    under_way_.insert_or_assign({stream->id, request_id}, reply);
+  }
+  if (stream->is_closed()) return closed(stream->id);  // nobody else may tell of it any more
   try {
     const auto [meta, head] = parts;
-    const std::shared_ptr<Answerer> answerer = answerer_of(meta);
-    OutgoingValue value =
-        answerer->answer({head, query.frame.payload.get(), asked.inline_bytes(), query.frame.payload});
-    header.payload_bytes = value.payload_bytes();
-    if (header.payload_bytes > stream->peer_limit_bytes())
-      throw InvalidArgument(message("payload: the peer takes at most ", stream->peer_limit_bytes(), " bytes, got ",
-                                    header.payload_bytes));
-    static const std::string kNoPlace("\x91\x00", 2);  // [0]: the payload follows
-    stream->send_owned(pack_frame(header, kNoPlace, value.head), std::move(value.segments));
+    const IncomingValue value{head, query.frame.payload.get(), query.frame.header.inline_bytes(), query.frame.payload,
+                              stream->peer_key()};
+    answerer_of(meta)->begin(value, reply);
   } catch (...) {
-    send_error(*stream, asked.request_id, pack_failure(std::current_exception()));
+    reply->fail(pack_failure(std::current_exception()));
   }
 }
 

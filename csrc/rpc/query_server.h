@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "rpc/frame.h"
@@ -21,6 +22,7 @@
 namespace gld::rpc {
 
 class Stream;
+class StreamReply;
 
 struct QueryServerSettings {
   int num_threads = 2;
@@ -30,7 +32,7 @@ struct QueryServerSettings {
 };
 
 // All methods may be called from any thread; take() to closed() are for streams and their engine, and do not block.
-class QueryServer {
+class QueryServer : public std::enable_shared_from_this<QueryServer> {
  public:
   explicit QueryServer(QueryServerSettings settings) : settings_(std::move(settings)), owner_(getpid()) {}
   // In a process forked from its own there are no threads, and nothing is touched.
@@ -65,6 +67,8 @@ class QueryServer {
   void start_threads();
   void run();
   void answer(const std::shared_ptr<Stream>& stream, const Waiting& query);
+  friend class StreamReply;
+  void answered(uint64_t stream, uint64_t request_id);
   std::shared_ptr<Answerer> answerer_of(std::string_view meta);
   void queue_turn(const std::shared_ptr<Line>& line);
 
@@ -74,6 +78,7 @@ class QueryServer {
   std::condition_variable has_work_;
   std::map<std::string, std::shared_ptr<Answerer>, std::less<>> services_;
   std::unordered_map<uint64_t, std::shared_ptr<Line>> lines_;
+  std::map<std::pair<uint64_t, uint64_t>, std::shared_ptr<StreamReply>> under_way_;  // by stream and request id
   std::deque<std::shared_ptr<Line>> turns_;
   std::vector<std::thread> threads_;
   bool is_stopping_ = false;

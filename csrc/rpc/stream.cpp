@@ -28,7 +28,7 @@ constexpr size_t kLeastBytes = 256 << 10;
 
 const ControlFrame kPong = control_frame(Kind::kPong);
 
-bool is_tcp(int socket) {
+bool is_tcp_socket(int socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   return getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0 && address.ss_family != AF_UNIX;
@@ -65,7 +65,7 @@ Stream::Stream(std::shared_ptr<Mailbox> mailbox, const Queries& queries, const E
       queries_(queries),
       socket_(socket),
       max_payload_bytes_(settings.max_payload_bytes),
-      is_tcp_(is_tcp(socket)),
+      is_tcp_(is_tcp_socket(socket)),
       outbox_(socket),
       decoder_(Limits{}),
       heartbeat_(seconds(settings.heartbeat_interval_s), seconds(settings.heartbeat_timeout_s), Clock::now()),
@@ -122,8 +122,12 @@ void Stream::taken(size_t bytes) {
   mailbox_->queue_for_engine(shared_from_this());
 }
 
-void Stream::lift_limits(uint64_t peer_limit_bytes) {
+void Stream::lift_limits(uint64_t peer_limit_bytes, std::string peer_key) {
   peer_limit_bytes_ = peer_limit_bytes;
+  if (!has_key_) {
+    peer_key_ = std::move(peer_key);
+    has_key_ = true;
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   is_known_ = true;
 }

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rpc/answers.h"
@@ -57,8 +58,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void send_query(std::string frame, std::vector<Segment> segments);
   // Frames of so many bytes (see Frame::bytes) have been dealt with: others may come in their place.
   void taken(size_t bytes);
-  // The peer is known, and takes payloads of so many bytes.
-  void lift_limits(uint64_t peer_limit_bytes = UINT64_MAX);
+  // The peer is known, by a key that no other has, and takes payloads of so many bytes.
+  void lift_limits(uint64_t peer_limit_bytes = UINT64_MAX, std::string peer_key = {});
+  // Nothing before the limits are lifted.
+  std::string_view peer_key() const { return has_key_ ? std::string_view(peer_key_) : std::string_view(); }
+  bool is_tcp() const { return is_tcp_; }
   uint64_t peer_limit_bytes() const { return peer_limit_bytes_.load(std::memory_order_relaxed); }
   // What is queued is dropped. An event tells when the socket is closed. Idempotent.
   void close();
@@ -130,6 +134,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Answers answers_;
 
   std::atomic<uint64_t> peer_limit_bytes_{0};
+  std::string peer_key_;  // not changed once it is known
+  std::atomic<bool> has_key_{false};
   std::atomic<uint64_t> queries_served_{0}, queries_sent_{0};
   FrameBytes received_, sent_;
   std::atomic<bool> has_queries_{false};  // then the engine's thread reads

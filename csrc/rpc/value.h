@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -53,14 +54,35 @@ struct IncomingValue {
   void* payload = nullptr;
   uint64_t payload_bytes = 0;
   std::shared_ptr<void> owner;  // of the payload: what is made of it may outlive the frame
+  std::string_view asker = {};  // who asks, as this side tells peers apart; nothing where that is not known
 };
 
-// Answers queries, from any number of threads at once, which have no interpreter.
+// What a query is answered by, once. All methods may be called from any thread, and do nothing where nobody waits for
+// the answer any more.
+class Reply {
+ public:
+  virtual ~Reply() = default;
+  virtual void send(OutgoingValue value) = 0;
+  // An error, as failure.h packs it.
+  virtual void fail(const std::string& failure) = 0;
+  // Has `call` called, once and perhaps at once, if nobody waits any more before it is answered. It must not block.
+  virtual void when_called_off(std::function<void()> call) = 0;
+};
+
+// Answers queries, from any number of threads at once, which have no interpreter. What it throws is sent as an error:
+// the core's exceptions as their namesakes in graphlearn_dist.errors.
 class Answerer {
  public:
   virtual ~Answerer() = default;
-  // What it throws is sent as an error: the core's exceptions as their namesakes in graphlearn_dist.errors.
+  // Answers now, or sees to it that the reply is given later.
+  virtual void begin(const IncomingValue& query, const std::shared_ptr<Reply>& reply) = 0;
+};
+
+// Answers at once.
+class PromptAnswerer : public Answerer {
+ public:
   virtual OutgoingValue answer(const IncomingValue& query) = 0;
+  void begin(const IncomingValue& query, const std::shared_ptr<Reply>& reply) final { reply->send(answer(query)); }
 };
 
 }  // namespace gld::rpc

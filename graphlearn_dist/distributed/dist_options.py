@@ -356,6 +356,7 @@ class ProducerInfo:
         owners: of batches of near seeds, by turn, the partition that owns the most of their seeds; see
             ``SeedSchedule.owners``. Empty where batches are of any seeds.
         together: how many of its batches may travel together, see ``batches_together``.
+        answers_queries: whether its batches can be asked for without the server's interpreter.
     """
 
     producer_id: int
@@ -365,3 +366,4 @@ class ProducerInfo:
     constants: dict[Any, dict[str, Any]] = field(default_factory=dict)
     owners: tuple[int, ...] = ()
     together: int = 1
+    answers_queries: bool = False

@@ -22,7 +22,6 @@ from ..errors import (
     NotInitializedError,
     PeerLostError,
     RpcError,
-    SamplingWorkerError,
 )
 from ..messages import ChannelItem, SampledBatch
 from ..rpc import Endpoint
@@ -54,7 +53,7 @@ from .partitions.partition_service import SERVICE, PartitionService
 from .server.client_exits import ClientExits
 from .server.host_row_cache import HostRowCache, RowCacheStats, ServerJob, budget_of
 from .server.memory_budget import FeatureRooms, MemoryBudget, ServerMemory
-from .server.producer_leases import ProducerLeases
+from .server.producer_leases import BATCHES, ProducerLeases
 from .server.row_chances import Announcement
 from .server.server_holders import ServerHolders
 from .server.server_log import log_members, log_start
@@ -131,7 +130,7 @@ class DistServer:
     @property
     def answerers(self) -> dict[str, Answerer]:
         """By service, what answers queries."""
-        return {SERVICE: self._service.native}
+        return {SERVICE: self._service.native, BATCHES: self._leases.answerer}
 
     def attach(self, endpoint: Endpoint) -> None:
         """Follows who comes and goes at the endpoint that answers for this server."""
@@ -186,7 +185,7 @@ class DistServer:
     async def _end_all(self) -> None:
         self._row_cache.close()
         self._holders.close()
-        await self._leases.close_all()
+        await self._leases.close_all(PeerLostError(self._name, "it was shut down"))
 
     def _on_peer_lost(self, peer: Peer, why: str) -> None:
         if self._loop is not None:
@@ -304,7 +303,14 @@ class DistServer:
             self._announce(producer, seeds, owners, hashed)
         await producer.use_copies(self._row_cache.handles)  # there may be others meanwhile
         return ProducerInfo(
-            producer_id, schedule.num_batches, held.schema, hashed, held.constants, owners, producer.together
+            producer_id,
+            schedule.num_batches,
+            held.schema,
+            hashed,
+            held.constants,
+            owners,
+            producer.together,
+            answers_queries=tracer() is None,  # a trace has spans of what is asked of servers
         )
 
     def _announce(
@@ -389,7 +395,8 @@ class DistServer:
             epoch: whose draws.
             run: must grow; ``epoch + 1`` unless given.
             share: which batches, and how many of them travel together; all of them, one by one, unless given.
-            credit_bytes: most bytes of batches that the client takes ahead of what it reads, see ``ByteCredit``.
+            credit_bytes: most bytes of batches that the client takes ahead of what it reads, see
+                ``BatchShelf.begin_run``.
         """
         await self._producer(producer_id).start_run(
             epoch + 1 if run is None else run, epoch, share, credit_bytes=credit_bytes
@@ -402,19 +409,17 @@ class DistServer:
 
     @remote
     async def fetch_batch(self, producer_id: int, run: int, index: int, oldest: int | None = None) -> ChannelItem:
-        """One batch by its index, with others of its group or not, or what became of it; see ``fetch``."""
+        """One batch by its index, with others of its group or not, or what became of it; see ``BatchShelf.fetch``.
+
+        Between hosts clients ask the shelf itself, see ``ProducerLeases.answerer``.
+        """
         begun = perf_counter_ns()
-        try:
-            producer = self._producer(producer_id)
-            names = [] if tracer() is None else producer.trace_names(index)
-            batch = await producer.fetch(run, index, oldest)
-            if (traced := tracer()) is not None:
-                for name in names:
-                    traced.span("fetch_batch", current_peer().role, begun, name)
-        except SamplingWorkerError as error:
-            if self._loop is not None:
-                raise
-            raise PeerLostError(self._name, "it was shut down") from error
+        producer = self._producer(producer_id)
+        names = [] if tracer() is None else producer.trace_names(index)
+        batch = await producer.fetch(run, index, oldest)
+        if (traced := tracer()) is not None:
+            for name in names:
+                traced.span("fetch_batch", current_peer().role, begun, name)
         return batch  # type: ignore[return-value]  # encoded already: sent as it is
 
     @remote

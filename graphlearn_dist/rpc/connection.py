@@ -430,7 +430,7 @@ class Connection:
             self.other = self._handshake.other
             if self.other is not None:
                 self._peer_limit_bytes = self.other.max_payload_bytes
-            self._stream.lift_limits(self._peer_limit_bytes)
+            self._stream.lift_limits(self._peer_limit_bytes, self.peer.key if self.other is not None else "")
             self._handshake_timer.cancel()
             if not self.opened.done():
                 self.opened.set_result(self.peer)

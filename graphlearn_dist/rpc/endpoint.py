@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from .._C import Answerer, RpcEngine, RpcStream
-from ..config import RpcSettings
+from ..config import RpcSettings, unix_sockets
 from ..errors import InvalidArgumentError, NotInitializedError, PeerLostError, RpcError, SystemLimitError
 from ..telemetry import register_source
 from ..utils.system.lifetime import Home, start_thread
@@ -57,7 +57,8 @@ class Endpoint:
         token: shared secret of the job. Without it only this host is served.
         listen_host: TCP address to listen on; None for no TCP listener. ``"0.0.0.0"`` needs a token.
         listen_port: TCP port; 0 for any, or a range, of which the first free one is taken.
-        use_unix: whether to listen on, and prefer, unix sockets between processes of one host.
+        use_unix: whether to listen on, and prefer, unix sockets between processes of one host; as
+            ``GLD_UNIX_SOCKETS`` says if None.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Endpoint:
         token: bytes | None = None,
         listen_host: str | None = "127.0.0.1",
         listen_port: int | range = 0,
-        use_unix: bool = True,
+        use_unix: bool | None = None,
     ) -> None:
         if not role or rank < 0:
             raise InvalidArgumentError(f"role, rank: expected a name and a rank from 0, got {role!r}, {rank}")
@@ -81,7 +82,7 @@ class Endpoint:
         self.home = Home(f"the endpoint {self.peer.name}")
         self.token = token
         self._listen = (listen_host, listen_port if isinstance(listen_port, range) else [listen_port])
-        self._use_unix = use_unix
+        self._use_unix = use_unix = unix_sockets() if use_unix is None else use_unix
         self._tls = open_tls(settings)
         self._engine_name = engine_name(settings, with_tls=self._tls is not None)
         self._introduction = Introduction(

@@ -43,7 +43,7 @@ OutgoingValue value_of(std::string head, const std::string& payload = {}) {
 }
 
 // Answers with what it was asked; waits where the head says so, raises where it says that.
-class Echo : public rpc::Answerer {
+class Echo : public rpc::PromptAnswerer {
  public:
   OutgoingValue answer(const IncomingValue& query) override {
     const std::string head(query.head);
@@ -192,6 +192,57 @@ std::string query_of_large(uint64_t number) {
 std::string failure_of(const QueryOutcome& outcome) { return std::string(rpc::split_head(outcome.frame.head).first); }
 
 }  // namespace
+
+TEST("queries: some are answered later, by whoever can, or called off by who asked or by its end") {
+  class Later : public rpc::Answerer {
+   public:
+    void begin(const IncomingValue& query, const std::shared_ptr<rpc::Reply>& reply) override {
+      reply->when_called_off([this] {
+        std::lock_guard<std::mutex> lock(mutex);
+        ++called_off;
+        changed.notify_all();
+      });
+      std::lock_guard<std::mutex> lock(mutex);
+      replies.push_back(reply);
+      askers.emplace_back(query.asker);
+      changed.notify_all();
+    }
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<std::shared_ptr<rpc::Reply>> replies;
+    std::vector<std::string> askers;
+    size_t called_off = 0;
+  };
+  const auto later = std::make_shared<Later>();
+  const auto wait = [&](size_t replies, size_t called_off) {
+    std::unique_lock<std::mutex> lock(later->mutex);
+    CHECK(later->changed.wait_for(lock, kLong,
+                                  [&] { return later->replies.size() == replies && later->called_off == called_off; }));
+  };
+  Job job;
+  job.server.queries().server->serve("later", later);
+  const auto first = job.connect(), second = job.connect();
+  std::vector<Job::Asked> asked;
+  for (int i = 0; i < 6; ++i) asked.push_back(job.ask(i % 2 == 0 ? first : second, value_of("x"), kLong, "later"));
+  wait(6, 0);
+  // Which reply is whose is not known here: each is told something of its own.
+  job.client.queries().client->forget(asked[0].query);
+  wait(6, 1);
+  second->close();
+  wait(6, 4);
+  for (int i : {1, 3, 5}) CHECK(asked[i].get().what == What::kLost);
+  later->replies[0]->fail(rpc::pack_error("ProducerGoneError", "gone"));
+  for (const auto& reply : later->replies) reply->send(value_of("done"));
+  size_t num_failed = 0;
+  for (int i : {2, 4}) {
+    const QueryOutcome outcome = asked[i].get();
+    num_failed += outcome.what == What::kFailed;
+    CHECK(outcome.what == What::kAnswered || failure_of(outcome).find("ProducerGoneError") != std::string::npos);
+  }
+  CHECK(num_failed <= 1);
+  later->replies.clear();  // they have their streams, these the engine, and that who answers
+  CHECK(job.ask(first, value_of("echo still")).get().what == What::kAnswered);
+}
 
 TEST("queries: answered with the payload that they came with, small or large, many at once") {
   Job job;
@@ -415,7 +466,7 @@ TEST("queries: frames that break the protocol end the connection, or are answere
 namespace {
 
 // Answers every query by one tensor: the payload's bytes.
-class Tensors : public rpc::Answerer {
+class Tensors : public rpc::PromptAnswerer {
  public:
   OutgoingValue answer(const IncomingValue& query) override {
     exchange::Query decoded = exchange::decode_query(query);

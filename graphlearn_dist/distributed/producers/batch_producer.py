@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError  # another one before Python 3.11
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -46,6 +46,16 @@ class BatchRequest:
         return self.positions[0]
 
 
+class Pending(Protocol):
+    """A future, or what stands for one, of a ``ChannelItem``: as ``concurrent.futures.Future``."""
+
+    def cancel(self) -> bool: ...
+    def cancelled(self) -> bool: ...
+    def done(self) -> bool: ...
+    def exception(self, timeout: float | None = None) -> BaseException | None: ...
+    def result(self, timeout: float | None = None) -> Any: ...
+
+
 class BatchProducer(ABC):
     """Makes the batches of one loader. Opened when it is constructed; ``close`` ends it.
 
@@ -77,11 +87,11 @@ class BatchProducer(ABC):
         self._indices = BatchIndices(0, 0)
         self._num_wanted = self._num_asked = self._num_read = 0  # of these; asked: in a row, from the first on
         self._asked_ahead: set[int] = set()  # positions behind one that was not asked for
-        self._under_way: dict[int, tuple[BatchRequest, Future[Any]]] = {}  # at most ``limit``, by first position
+        self._under_way: dict[int, tuple[BatchRequest, Pending]] = {}  # at most ``limit``, by first position
         self._arrived: dict[int, SampledBatch] = {}  # by position, with one that was read
         self._end = EndOfEpoch(0, 0, 0)
         self._closed = False
-        self._awaited: Future[Any] | None = None
+        self._awaited: Pending | None = None
         self._failed: int | None = None  # position of the batch that there was an error instead of, if just now
         if alarm is not None:
             give_up = weakref.WeakMethod(self._give_up)  # the alarm outlives the loader
@@ -127,8 +137,8 @@ class BatchProducer(ABC):
         """Begins to make these batches; nothing is under way."""
 
     @abstractmethod
-    def _ask(self, request: BatchRequest) -> Future[Any]:
-        """Asks for batches: a future of a ``ChannelItem``."""
+    def _ask(self, request: BatchRequest) -> Pending:
+        """Asks for batches."""
 
     def _group_of(self, position: int, /) -> Sequence[int]:
         """Positions of batches of the run that may travel together: this one, and some behind it."""
@@ -271,7 +281,7 @@ class BatchProducer(ABC):
         request = BatchRequest(self._end.run, self._end.epoch, self._indices[positions[0]], positions)
         self._under_way[positions[0]] = request, self._ask(request)
 
-    def _ask_again(self, request: BatchRequest) -> Future[Any]:
+    def _ask_again(self, request: BatchRequest) -> Pending:
         """Asks the place of a request again for this batch and all that were under way from there."""
         place, future = self._place_of(request), self._ask(request)
         for position in sorted(self._under_way):
@@ -281,7 +291,7 @@ class BatchProducer(ABC):
                 self._under_way[position] = other, self._ask(other)
         return future
 
-    def _wait_for(self, request: BatchRequest, future: Future[Any]) -> Any:
+    def _wait_for(self, request: BatchRequest, future: Pending) -> Any:
         self._awaited = future  # from now on the alarm ends the wait
         try:
             raise_alarm(self._alarm)

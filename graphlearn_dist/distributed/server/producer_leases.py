@@ -11,14 +11,16 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ... import _C
 from ...config import lease_timeout_s
-from ...errors import InvalidArgumentError, ProducerGoneError
+from ...errors import InvalidArgumentError, PeerLostError, ProducerGoneError
 from ...rpc.peers.identity import Peer
 from ...telemetry.process_status import ServedStatus
 from ..workers.fork_server import ForkServer, hold_fork_server
 from ..workers.sampling_producer import SamplingProducer
 from .memory_budget import Room
 
+BATCHES = "batches"  # the service by which batches are asked for without the interpreter
 _MAX_WITHDRAWN = 64  # of each client
 
 
@@ -48,12 +50,16 @@ class ProducerLeases:
         timeout_s: how long a client whose connection was lost may take to come back; ``GLD_LEASE_TIMEOUT``, else 3, if
             None.
         is_connected: whether a client has a connection now.
+
+    Attributes:
+        answerer: gives clients their batches, without the interpreter.
     """
 
     def __init__(self, timeout_s: float | None, is_connected: Callable[[Peer], bool]) -> None:
         self._timeout_s = lease_timeout_s() if timeout_s is None else timeout_s
         if not self._timeout_s >= 0:
             raise InvalidArgumentError(f"lease_timeout: expected at least 0 seconds, got {self._timeout_s}")
+        self.answerer = _C.BatchServer()
         self._is_connected = is_connected
         self._leases: dict[int, _Lease] = {}
         self._expiring: dict[Peer, asyncio.TimerHandle] = {}
@@ -127,6 +133,7 @@ class ProducerLeases:
     def add(self, producer_id: int, producer: SamplingProducer, owner: Peer, key: int, room: Room) -> None:
         """A client has got a producer that runs. Within ``opening``."""
         self._leases[producer_id] = _Lease(producer, owner, key, room, producer_id - self._first_id)
+        self.answerer.add(producer_id, producer.shelf, owner.key, str(owner))
         if self._forks is None:
             self._forks = self._resources.enter_context(hold_fork_server())
 
@@ -184,8 +191,10 @@ class ProducerLeases:
             self.producer(producer_id, asker)
             await _finished(self._end([producer_id]))
 
-    async def close_all(self) -> None:
-        """Ends everything, and waits for what is ending already."""
+    async def close_all(self, why: PeerLostError) -> None:
+        """Ends everything, and waits for what is ending already; who waits for a batch is told why."""
+        for producer in self:
+            producer.end(why)
         for owner in list(self._expiring):
             self._stop_timer(owner)
         self._end(list(self._leases))
@@ -193,6 +202,8 @@ class ProducerLeases:
         await asyncio.get_running_loop().run_in_executor(None, self._resources.close)
 
     def _end(self, producer_ids: list[int]) -> list[asyncio.Task[None]]:
+        for producer_id in producer_ids:
+            self.answerer.remove(producer_id)
         return [self._ended(asyncio.create_task(_end(self._leases.pop(i)))) for i in producer_ids]
 
     def _ended(self, ending: asyncio.Task[None]) -> asyncio.Task[None]:

@@ -6,38 +6,29 @@ import asyncio
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from ...rpc.wire.codec import decode_blob, encode
 
 _LENGTH = struct.Struct("<I")
-NOTIFICATION = _LENGTH.pack(0)  # an empty message: there is something in the ring
 
 
 class Control(asyncio.Protocol):
-    """One end of the socket pair. On one asyncio loop.
+    """One end of the socket pair. On one asyncio loop."""
 
-    Args:
-        on_notified: called when the other side says that there is something in the ring. What it raises,
-            ``receive_message`` raises; nothing is received after it.
-    """
-
-    def __init__(self, on_notified: Callable[[], None] = lambda: None) -> None:
-        self._on_notified = on_notified
+    def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._messages: deque[bytearray] = deque()
         self._changed: asyncio.Future[None] | None = None  # somebody waits for a message
         self._is_over = False
-        self._error: Exception | None = None
 
     @classmethod
-    async def open(cls, sock: socket.socket, on_notified: Callable[[], None] = lambda: None) -> Control:
+    async def open(cls, sock: socket.socket) -> Control:
         """Takes over a connected socket."""
         sock.setblocking(False)
         loop = asyncio.get_running_loop()
-        _, control = await loop.create_unix_connection(lambda: cls(on_notified), sock=sock)
+        _, control = await loop.create_unix_connection(cls, sock=sock)
         return control
 
     def write(self, data: bytes) -> None:
@@ -54,16 +45,11 @@ class Control(asyncio.Protocol):
                 await self._changed
             finally:
                 self._changed = None
-        if self._messages:
-            return self._messages.popleft()
-        if self._error is not None:
-            raise self._error
-        return None
+        return self._messages.popleft() if self._messages else None
 
-    def feed_end(self, error: Exception | None = None) -> None:
-        """Makes ``receive`` see the end, or raise an error; sending still works."""
-        if not self._is_over:
-            self._is_over, self._error = True, error
+    def feed_end(self) -> None:
+        """Makes ``receive`` see the end; sending still works."""
+        self._is_over = True
         self._wake()
 
     def close(self) -> None:
@@ -92,21 +78,14 @@ class Control(asyncio.Protocol):
             if len(self._buffer) < end:
                 break
             begin = end
-            if length:
-                self._messages.append(self._buffer[end - length : end])
-                self._wake()
-                continue
-            try:
-                self._on_notified()
-            except Exception as error:
-                self.feed_end(error)
+            self._messages.append(self._buffer[end - length : end])
+            self._wake()
         del self._buffer[:begin]
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See ``asyncio.Protocol``."""
         self.feed_end()
         self._transport = None
-        self._on_notified = lambda: None  # it leads back to who has this: that must not wait for a garbage collection
 
 
 def send_message(control: Control, message: Any) -> None:

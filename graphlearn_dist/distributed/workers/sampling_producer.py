@@ -13,15 +13,15 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from time import perf_counter_ns
 
 import torch
 
+from ... import _C
 from ...data.disk_tier import FeatureMemory
-from ...errors import DeadlineExceededError, GraphLearnError, InvalidArgumentError
+from ...errors import DeadlineExceededError, GraphLearnError, InvalidArgumentError, SamplingWorkerError
 from ...messages import EndOfEpoch, SampledBatch, WorkerFailure
-from ...rpc.wire.codec import decode, encode
-from ...rpc.wire.encoded import Encoded, release
+from ...rpc.wire.codec import decode
+from ...rpc.wire.encoded import release
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batches import make_plan, make_schedule, with_own_times
 from ...sampler.epochs.batches_together import batches_together, most_together_bytes
@@ -33,7 +33,7 @@ from ..dist_options import ProducerRequest
 from ..partitions.dataset_handle import CacheHandle, DatasetHandle
 from ..partitions.partition_peers import PartitionHolders
 from ..sampling.batches import tell_where_sampled
-from .byte_credit import ByteCredit
+from .batch_shelf import BatchShelf
 from .fork_server import hold_fork_server
 from .row_counts import RowCounts, SharedBatchCounts
 from .worker_failure import failure_error
@@ -101,8 +101,6 @@ class SamplingProducer:
         self._epoch = 0
         self._share = BatchShare(BatchIndices(0, 0))
         self._num_given = 0
-        self._credit: ByteCredit | None = None
-        self._credit_ns = 0
         self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
         most_bytes = most_together_bytes(self._worker_bytes)
         num_nodes, num_edge_types = sum(dataset.schema.num_nodes), len(dataset.schema.edge_types)
@@ -110,8 +108,11 @@ class SamplingProducer:
         self.together = batches_together(
             config, dataset.stores(), num_nodes, most_bytes, wish, num_edge_types=num_edge_types
         )
+        self._shelf = BatchShelf(name, request.num_workers)
+        self.fetch = self._shelf.fetch
+        self.end = self._shelf.end
         self._workers = [
-            WorkerHandle(self._name_of(rank), self._worker_bytes, request.max_restarts)
+            WorkerHandle(self._name_of(rank), self._shelf, rank, self._worker_bytes, request.max_restarts)
             for rank in range(request.num_workers)
         ]
 
@@ -124,7 +125,7 @@ class SamplingProducer:
     def made(self) -> MadeStats:
         """What its workers have made until now."""
         restarts = sum(worker.num_restarts for worker in self._workers)
-        sums = replace(self._batch_counts.sums(), credit_ns=self._credit_ns)
+        sums = replace(self._batch_counts.sums(), credit_ns=self._shelf.native.credit_ns)
         return MadeStats(self.where, sums, len(self._workers), restarts)
 
     @property
@@ -144,12 +145,17 @@ class SamplingProducer:
     @property
     def credit(self) -> tuple[int, int]:
         """Bytes that the reader allows to be with it unread, and those that are; zeros where that is left open."""
-        return (0, 0) if self._credit is None else (self._credit.limit_bytes, self._credit.sent_bytes)
+        return self._shelf.native.credit
 
     @property
     def num_ready(self) -> int:
         """Batches that are finished, and that nobody has asked for yet."""
-        return sum(worker.num_ready for worker in self._workers)
+        return self._shelf.native.num_ready
+
+    @property
+    def shelf(self) -> _C.BatchShelf:
+        """Its batches, for clients that ask without the interpreter."""
+        return self._shelf.native
 
     async def start(self) -> None:
         """Starts all workers; undone if one fails.
@@ -171,6 +177,7 @@ class SamplingProducer:
             ) from error
 
     async def _start_workers(self) -> None:
+        self._shelf.open()
         forks = self._resources.enter_context(hold_fork_server())
         await asyncio.gather(
             *(
@@ -182,7 +189,7 @@ class SamplingProducer:
     def _name_of(self, rank: int) -> str:
         return f"{self._name}, worker {rank}"
 
-    def _make_setup(self, rank: int, ring_path: str) -> WorkerSetup:
+    def _make_setup(self, rank: int, feed: _C.WorkerFeed) -> WorkerSetup:
         """Once for each process of a worker."""
         request = self._request
         return WorkerSetup(
@@ -191,7 +198,8 @@ class SamplingProducer:
             dataset=self._handle,
             sampler_input=self._input,
             config=self._config,
-            ring_path=ring_path,
+            ring_path=feed.ring_path,
+            returns_path=feed.returns_path,
             region_bytes=self._worker_bytes,
             concurrency=request.concurrency,
             num_threads=request.num_threads,
@@ -233,8 +241,7 @@ class SamplingProducer:
     ) -> None:
         """Begins to make these batches of an epoch, by the workers in turn; all of them, one by one, unless given.
 
-        Older runs are off. The reader takes at most ``credit_bytes`` ahead of what it reads, see ``ByteCredit``; None
-        leaves that open.
+        Older runs are off. See ``BatchShelf.begin_run``.
 
         Raises:
             InvalidArgumentError: the run is not newer than the last one, or the epoch has fewer batches.
@@ -246,51 +253,13 @@ class SamplingProducer:
         if share.indices and share.indices[-1] >= num_batches:
             raise InvalidArgumentError(f"indices: expected batches in [0, {num_batches}), got {share.indices}")
         self._run, self._epoch, self._share, self._num_given = run, epoch, share, 0
-        self._end_credit(f"run {run} has begun")
-        self._credit = None if credit_bytes is None else ByteCredit(credit_bytes)
+        self._shelf.begin_run(share, EndOfEpoch(run, epoch, num_batches), credit_bytes)
         for rank, worker in enumerate(self._workers):
             worker.start_run(StartRun(run, epoch, share.divided(rank, len(self._workers))))
 
-    def _end_credit(self, why: str) -> None:
-        if self._credit is not None:
-            self._credit.close(f"{self._name}: {why}")
-
     def grant(self, run: int, oldest: int) -> None:
         """The reader of a run has read all batches before ``oldest``."""
-        if run == self._run and self._credit is not None:
-            self._credit.grant(oldest)
-
-    async def fetch(self, run: int, index: int, oldest: int | None = None) -> Encoded:
-        """Batch ``index`` of the run, as encoded by its worker, and those of its group behind it, as far as they
-        travel with it (``SampledBatches``); ``EndOfEpoch`` past the last.
-
-        A reader that says which batch is the ``oldest`` that it has not read gets no more than its credit.
-
-        Raises:
-            InvalidArgumentError: the run is over, or did not ask for this batch.
-            SamplingWorkerError: the worker that should have made it failed, or died too often.
-        """
-        if run != self._run:
-            raise InvalidArgumentError(f"run: expected the current run {self._run}, got {run}")
-        if index >= self.schedule.num_batches:
-            return encode(EndOfEpoch(run, self._epoch, self.schedule.num_batches))
-        worker, credit = self._workers[self._share.group_of(index) % len(self._workers)], self._credit
-        if oldest is None or credit is None:
-            return await worker.item(run, index)
-        credit.grant(oldest)
-        await credit.enter(index)
-        try:
-            encoded = await worker.item(run, index)
-            try:
-                begun = perf_counter_ns()
-                await credit.send(index, encoded.nbytes)
-                self._credit_ns += perf_counter_ns() - begun
-            except BaseException:
-                release(encoded)
-                raise
-            return encoded
-        finally:
-            credit.leave(index)
+        self._shelf.native.grant(run, oldest)
 
     async def fetch_next(self) -> SampledBatch | None:
         """The first batch of the run that was not given before, decoded; None when all were.
@@ -324,10 +293,11 @@ class SamplingProducer:
 
     async def close(self) -> None:
         """Ends the workers. Idempotent."""
-        self._end_credit("it was shut down")
+        self.end(SamplingWorkerError(f"{self._name}: it was shut down"))
         try:
             await asyncio.gather(*(worker.close() for worker in self._workers))
         finally:
+            self._shelf.close()
             calls, self._on_close = self._on_close, []
             for call in calls:
                 call()

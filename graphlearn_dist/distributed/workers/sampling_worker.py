@@ -3,7 +3,7 @@
 Forked by the fork server with one end of a socket pair, over which its server sends commands; when the server is gone
 that socket closes, and the worker ends. To a pipe it writes a byte a second, as a sign of life. Batches are announced
 in a shared-memory ring and lie in the worker's own region, written there once; where the region has no room they follow
-in the ring instead.
+in the ring instead. Another ring tells of slots that are free again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ..partitions.host_partitions import open_partitions
 from ..partitions.partition_peers import Peers, ServerPeers
 from ..partitions.partition_service import PartitionService
 from ..sampling.batches import NoPeers, PartitionedBatches, Rows, place_in_pool
-from .control import NOTIFICATION, Control, receive_message, send_message
+from .control import Control, receive_message, send_message
 from .pulse import start_pulse
 from .row_counts import open_counts
 from .upcoming import Upcoming
@@ -50,7 +50,6 @@ from .worker_messages import (
     ItemHeader,
     ItemKind,
     MoveHolders,
-    ReleaseSlots,
     StartRun,
     StopWorker,
     UseCopies,
@@ -88,15 +87,15 @@ class BatchSender:
 
     Args:
         ring: announces them to the server.
+        returns: tells of slots that the server needs no more.
         region: the shared memory they lie in.
-        control: tells the server of each announcement.
         counts: of the batches.
     """
 
-    def __init__(self, ring: _C.ShmRing, region: SendingArena, control: Control, counts: BatchCounts) -> None:
+    def __init__(self, ring: _C.ShmRing, returns: _C.ShmRing, region: SendingArena, counts: BatchCounts) -> None:
         self._ring = ring
+        self._returns = returns
         self._region = region
-        self._control = control
         self._counts = counts
 
     def place(self, slot: BatchSlot, batches: Sequence[SampledBatch], rows: Sequence[Rows]) -> list[Rows]:
@@ -105,6 +104,8 @@ class BatchSender:
         encoded = encode(together(batches))
         if len(batches) > 1 and encoded.nbytes > most_together_bytes(self._region.capacity_bytes):
             raise BatchesTooLargeError(f"{len(batches)} batches of {encoded.nbytes} bytes")
+        for free in _C.take_returned(self._returns):
+            self._region.release(free)
         offset = self._region.reserve(encoded.nbytes) if encoded.nbytes else None
         if offset is None:
             return place_in_pool(batches, rows)
@@ -133,10 +134,9 @@ class BatchSender:
                 f"{self._ring.capacity_bytes}; raise it, or the server's memory_budget, or sample smaller batches"
             )
 
-    def release(self, offsets: tuple[int, ...]) -> None:
-        """Slots that the server needs no more."""
-        for offset in offsets:
-            self._region.release(offset)
+    def release(self, offset: int) -> None:
+        """A slot that was not announced."""
+        self._region.release(offset)
 
     async def send(
         self, header: ItemHeader, encoded: Encoded, on_announced: Callable[[], object] = lambda: None
@@ -158,7 +158,6 @@ class BatchSender:
             cancelled = await self._send_when_free(parts)
             self._counts.add_send(perf_counter_ns() - begun)
         on_announced()
-        self._control.write(NOTIFICATION)
         if cancelled is not None:
             raise cancelled
 
@@ -212,7 +211,8 @@ class SamplingWorker:
             self._batches.count_rows_in(open_counts(setup.row_counts))
         self._has_peers = len(services) < dataset.num_partitions
         self._region = SendingArena(setup.region_bytes)
-        self._sender = BatchSender(_C.ShmRing.open(setup.ring_path), self._region, control, counts)
+        rings = _C.ShmRing.open(setup.ring_path), _C.ShmRing.open(setup.returns_path)
+        self._sender = BatchSender(*rings, self._region, counts)
         self._run_task: asyncio.Task[None] | None = None
         self._broken: BaseException | None = None
         self._are_large = False  # batches were too large to travel together
@@ -220,8 +220,7 @@ class SamplingWorker:
     async def serve(self) -> None:
         """Announces that it is ready, then obeys until told to stop or the server is gone."""
         region = self._region
-        ready = WorkerReady(region.path, region.capacity_bytes, region.nonce)
-        await self._sender.send(ItemHeader(ItemKind.READY, 0, 0, 0), encode(ready))
+        send_message(self._control, WorkerReady(region.path, region.capacity_bytes, region.nonce))
         while True:
             match await receive_message(self._control):
                 case StartRun() as start:
@@ -232,8 +231,6 @@ class SamplingWorker:
                     self._peers.move(addresses)
                 case UseCopies(copies):
                     self._batches.use_copies(open_copies(copies))
-                case ReleaseSlots(offsets):
-                    self._sender.release(offsets)
                 case StopWorker() | None:
                     await self._end_run()
                     if self._broken is not None:
@@ -311,7 +308,7 @@ class SamplingWorker:
     def _drop(self, items: Iterable[Item]) -> None:
         for header, _ in items:
             if header.offset:
-                self._sender.release((header.offset,))
+                self._sender.release(header.offset)
 
     async def _make_and_forget(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming) -> deque[Item]:
         """``_make``, after which what was sampled ahead for these batches is of no use."""
@@ -350,7 +347,7 @@ class SamplingWorker:
                 self._sender.check_room(encoded)
         except BaseException:
             if slot.offset:
-                self._sender.release((slot.offset,))
+                self._sender.release(slot.offset)
             raise
         where = slot.offset, slot.nbytes, len(encoded.head)
         return ItemHeader(ItemKind.BATCH, start.run, start.epoch, indices[0], *where, len(indices)), encoded

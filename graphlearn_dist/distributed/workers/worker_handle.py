@@ -1,4 +1,4 @@
-"""One sampling worker, as the process sees it that started it: its commands, and the batches that it has ready.
+"""One sampling worker, as the process sees it that started it: its commands, and its deaths.
 
 A worker outlives its process: one that dies is started again, and makes again what it had not announced.
 """
@@ -6,15 +6,14 @@ A worker outlives its process: one that dies is started again, and makes again w
 from __future__ import annotations
 
 import asyncio
-import copy
 import socket
 from dataclasses import replace
 from typing import Any
 
 from ...errors import SamplingWorkerError
-from ...rpc.wire.encoded import Encoded, release
 from ...utils.system.restarts import RestartBudget
-from .worker_messages import ItemHeader, ItemKind, StartRun
+from .batch_shelf import BatchShelf
+from .worker_messages import StartRun
 from .worker_process import WorkerDeath, WorkerOrigin, WorkerProcess
 
 _MAX_DEATHS_OF_A_BATCH = 2
@@ -25,24 +24,24 @@ class WorkerHandle:
 
     Args:
         name: of the worker, for errors.
+        shelf: where its batches go.
+        number: of the worker there.
         buffer_bytes: room for batches that found none in the worker's region; committed as it is used.
         max_restarts: processes that may follow the first, within an hour.
     """
 
-    def __init__(self, name: str, buffer_bytes: int, max_restarts: int) -> None:
+    def __init__(self, name: str, shelf: BatchShelf, number: int, buffer_bytes: int, max_restarts: int) -> None:
         self.name = name
+        self._shelf = shelf
+        self._number = number
         self._buffer_bytes = buffer_bytes
         self._budget = RestartBudget(max_restarts)
         self._process: WorkerProcess | None = None  # the one that is up, or None
         self._restarting: asyncio.Task[None] | None = None
         self._start: StartRun | None = None
-        self._num_announced = 0  # batches of the run
         self._lasting: dict[type, Any] = {}  # what was said last, of each kind
         self._is_told = False  # whether the process knows of the run
         self._deaths = (-1, 0)  # at which batch processes died, and how many in a row
-        self._items: dict[tuple[int, int], Encoded] = {}
-        self._announcements: dict[tuple[int, int], Any] = {}  # of items: places of the ring that they still take
-        self._waiting: dict[tuple[int, int], asyncio.Future[Encoded]] = {}
         self._failure: SamplingWorkerError | None = None
 
     async def start(self, origin: WorkerOrigin) -> None:
@@ -55,7 +54,9 @@ class WorkerHandle:
 
     async def _launch(self, origin: WorkerOrigin) -> None:
         while True:
-            self._process = process = WorkerProcess(self.name, self._buffer_bytes, self, origin)
+            self._process = process = WorkerProcess(
+                self.name, self._shelf, self._number, self._buffer_bytes, self._on_end, origin
+            )
             try:
                 death = await process.start()
             except BaseException:
@@ -82,21 +83,14 @@ class WorkerHandle:
         return self._budget.num_taken
 
     @property
-    def num_ready(self) -> int:
-        """Batches that it has announced, and that nobody has asked for yet."""
-        return len(self._items)
-
-    @property
     def is_up(self) -> bool:
         """Whether its process is set up."""
         return self._process is not None and self._process.is_up
 
     def start_run(self, start: StartRun) -> None:
-        """Begins a run; what the last one left is dropped."""
-        self._start, self._num_announced = start, 0
+        """Begins a run, which the shelf has begun."""
+        self._start = start
         self._deaths = (-1, 0)
-        self._drop_items()
-        self._fail_waiting(SamplingWorkerError(f"{self.name}: run {start.run} has begun"))
         if self._process is not None and self._process.is_up:
             self._is_told = True
             self._process.send(start)
@@ -107,59 +101,19 @@ class WorkerHandle:
         if self._process is not None and self._process.is_up:
             self._process.send(message)
 
-    async def item(self, run: int, index: int) -> Encoded:
-        """The batch of that index, encoded, and those that travel with it; waits for it.
-
-        Raises:
-            SamplingWorkerError: the worker failed, or died too often.
-        """
-        key = run, index
-        if key in self._items:
-            if (announcement := self._announcements.pop(key, None)) is not None:
-                announcement.release()
-            return self._items.pop(key)
-        if self._failure is not None:
-            raise _again(self._failure)
-        future: asyncio.Future[Encoded] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = future
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                release(future.result())  # it came at the moment when nobody wanted it any more
-            raise
-        finally:
-            self._waiting.pop(key, None)
-            del future  # its error's traceback leads here: the worker's memory must not wait for a garbage collection
-
     # --- what its process says ---------------------------------------------------------------------------------
+
+    @property
+    def _num_announced(self) -> int:
+        """Batches of the run."""
+        return self._shelf.native.announced(self._number)
 
     @property
     def _is_run_over(self) -> bool:
         return self._start is None or self._num_announced >= len(self._start.share)
 
-    def is_current(self, run: int) -> bool:
-        """See ``ProcessOwner``."""
-        return self._start is not None and run == self._start.run
-
-    def on_item(self, header: ItemHeader, encoded: Encoded, announcement: Any) -> None:
-        """See ``ProcessOwner``."""
-        if header.kind is ItemKind.END:  # nobody asks for it: the owner knows the number of batches
-            return
-        key = header.run, header.index
-        self._num_announced += header.count
-        waiting = self._waiting.get(key)
-        if waiting is not None and not waiting.done():
-            if header.offset:
-                announcement.release()
-            waiting.set_result(encoded)
-        else:
-            self._items[key] = encoded
-            if header.offset:
-                self._announcements[key] = announcement
-
-    def on_end(self, process: WorkerProcess, why: SamplingWorkerError | WorkerDeath) -> None:
-        """See ``ProcessOwner``: a failure that was told is final, a death is not."""
+    def _on_end(self, process: WorkerProcess, why: SamplingWorkerError | WorkerDeath) -> None:
+        """A failure that was told is final, a death is not."""
         if self._failure is not None or process is not self._process:
             return
         self._process, self._is_told = None, False
@@ -208,23 +162,10 @@ class WorkerHandle:
         rest = self._start.share.rest(self._num_announced)
         self._process.send(replace(self._start, share=rest, careful=True))
 
-    def _drop_items(self) -> None:
-        for announcement in self._announcements.values():
-            announcement.release()
-        self._announcements.clear()
-        for encoded in self._items.values():
-            release(encoded)
-        self._items.clear()
-
     def _fail(self, error: SamplingWorkerError) -> None:
         if self._failure is None:
             self._failure = error
-        self._fail_waiting(self._failure)
-
-    def _fail_waiting(self, error: SamplingWorkerError) -> None:
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(_again(error))
+            self._shelf.fail(self._number, error)
 
     async def close(self) -> None:
         """Ends the process: asks, then kills. Idempotent."""
@@ -236,11 +177,3 @@ class WorkerHandle:
         if self._process is not None:
             await self._process.close()
         self._process = None  # with the last reference its shared memory goes
-        self._drop_items()
-
-
-def _again(failure: SamplingWorkerError) -> SamplingWorkerError:
-    """The same error to be raised: the traceback of what is raised leads to a worker, which keeps the failure."""
-    error = copy.copy(failure)
-    error.__cause__ = failure.__cause__
-    return error

@@ -30,6 +30,7 @@ class WorkerSetup:
         sampler_input: the loader's input, checked.
         config: how to sample.
         ring_path: where finished batches are announced.
+        returns_path: where it hears of slots that are needed no more.
         region_bytes: shared memory for batches; committed as it is used.
         concurrency: batches under way at once.
         num_threads: threads of one batch.
@@ -51,6 +52,7 @@ class WorkerSetup:
     sampler_input: NodeSamplerInput | EdgeSamplerInput
     config: SamplingConfig
     ring_path: str
+    returns_path: str
     region_bytes: int
     concurrency: int
     num_threads: int
@@ -108,14 +110,6 @@ class UseCopies:
 
 @register_message
 @dataclass(frozen=True)
-class ReleaseSlots:
-    """The batches at these offsets of the worker's region are needed no more."""
-
-    offsets: tuple[int, ...]
-
-
-@register_message
-@dataclass(frozen=True)
 class StopWorker:
     """End."""
 
@@ -123,7 +117,6 @@ class StopWorker:
 class ItemKind(IntEnum):
     """What an item in the ring is."""
 
-    READY = 0
     BATCH = 1
     END = 2
     FAILURE = 3
@@ -131,7 +124,7 @@ class ItemKind(IntEnum):
 
 @dataclass(frozen=True)
 class ItemHeader:
-    """The first 64 bytes of an item: enough to route it without decoding it.
+    """The first 64 bytes of an item: enough to route it without decoding it (``csrc/serving/worker_feed.cpp``).
 
     Attributes:
         kind: what follows.
@@ -156,11 +149,6 @@ class ItemHeader:
     def pack(self) -> bytes:
         place = self.offset, self.nbytes, self.head_len
         return _ITEM.pack(self.kind, self.run, self.epoch, self.index, *place, self.count)
-
-    @classmethod
-    def unpack(cls, data: memoryview) -> ItemHeader:
-        kind, *rest = _ITEM.unpack_from(data)
-        return cls(ItemKind(kind), *rest)
 
 
 _ITEM = struct.Struct("<8q")

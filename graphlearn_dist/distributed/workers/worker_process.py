@@ -1,34 +1,30 @@
-"""One process of a sampling worker, from its start to its end: its socket, its ring, its region, its pulse."""
+"""One process of a sampling worker, from its start to its end: its socket, its rings, its region, its pulse."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import mmap
 import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from ... import _C
 from ...config import RpcSettings
 from ...errors import SamplingWorkerError
 from ...messages import WorkerFailure
-from ...rpc.wire.codec import decode_blob
-from ...rpc.wire.encoded import Encoded, SharedRegion
+from ...rpc.wire.encoded import SharedRegion
+from .batch_shelf import BatchShelf
 from .control import Control, receive_message, send_message
 from .fork_server import ForkedWorker, ForkServer
 from .pulse import PulseWatch
 from .worker_failure import failure_error
-from .worker_messages import ITEM_HEADER_BYTES, ItemHeader, ItemKind, ReleaseSlots, StopWorker, WorkerReady, WorkerSetup
+from .worker_messages import StopWorker, WorkerReady, WorkerSetup
 
 # Messages with finished batches that a worker may have announced and not yet handed over. The client asks well ahead,
 # so that few keep the worker busy, and more would only hold memory.
 _RING_WINDOW = 2
-_MOST_FREE_SLOTS = 16  # that wait to be given back together
-_FREE_SHARE = 64  # of the region: so many bytes of slots do not wait
 _STOP_TIMEOUT_S = 3.0
 
 
@@ -45,24 +41,15 @@ class WorkerOrigin:
 
     Attributes:
         forks: where they are forked.
-        make_setup: what to tell one of them, given the path of its ring.
+        make_setup: what to tell one of them, given what it writes and reads its rings by.
     """
 
     forks: ForkServer
-    make_setup: Callable[[str], WorkerSetup]
+    make_setup: Callable[[_C.WorkerFeed], WorkerSetup]
 
 
-class ProcessOwner(Protocol):
-    """Who is told what a worker process does."""
-
-    def on_item(self, header: ItemHeader, encoded: Encoded, announcement: Any) -> None:
-        """A batch or the like is there; ``announcement`` is its place in the ring, to be released."""
-
-    def is_current(self, run: int) -> bool:
-        """Whether items of that run are still wanted."""
-
-    def on_end(self, process: WorkerProcess, why: SamplingWorkerError | WorkerDeath) -> None:
-        """The process is of no use any more: it failed and said so, or it died. All it announced was handed over."""
+# Who is told that a process is of no use any more: it failed and said so, or it died. All it announced is on the shelf.
+OnEnd: TypeAlias = "Callable[[WorkerProcess, SamplingWorkerError | WorkerDeath], None]"
 
 
 class WorkerProcess:
@@ -70,23 +57,25 @@ class WorkerProcess:
 
     Args:
         name: of the worker, for errors.
+        shelf: where its batches go.
+        number: of the worker there.
         buffer_bytes: room for batches that find none in the worker's region; committed as it is used.
-        owner: who is told.
+        on_end: who is told of its end.
         origin: what it is started from.
     """
 
-    def __init__(self, name: str, buffer_bytes: int, owner: ProcessOwner, origin: WorkerOrigin) -> None:
+    def __init__(
+        self, name: str, shelf: BatchShelf, number: int, buffer_bytes: int, on_end: OnEnd, origin: WorkerOrigin
+    ) -> None:
         self.name = name
         self.origin = origin
-        self._owner = owner
-        self._ring = _C.ShmRing(buffer_bytes, _RING_WINDOW)
+        self._shelf = shelf
+        self._on_end = on_end
+        self._feed = _C.WorkerFeed(shelf.native, number, buffer_bytes, _RING_WINDOW)
         self._worker: ForkedWorker | None = None
         self._control: Control | None = None
         self._pulse: PulseWatch | None = None
         self._listener: asyncio.Task[None] | None = None
-        self._free: list[int] = []  # slots that the worker is yet to be told of
-        self._free_bytes = 0
-        self._region: mmap.mmap | None = None
         self._lendable: SharedRegion | None = None
         self._ready: asyncio.Future[WorkerDeath | None] | None = None
         self._is_set_up = False
@@ -124,10 +113,10 @@ class WorkerProcess:
         except OSError as error:  # no more processes, memory or descriptors
             raise SamplingWorkerError(f"{self.name}: stage start: {error}") from error
         self._pulse = PulseWatch(worker.pulse, RpcSettings(), self._on_frozen)
-        self._control = await Control.open(worker.control, self._drain)
+        self._control = await Control.open(worker.control)
         self._listener = loop.create_task(self._listen(self._control))
         with contextlib.suppress(ConnectionError):  # it has died: the listener says how
-            send_message(self._control, self.origin.make_setup(self._ring.path))
+            send_message(self._control, self.origin.make_setup(self._feed))
         return await self._ready
 
     def _on_frozen(self, why: str) -> None:
@@ -160,9 +149,12 @@ class WorkerProcess:
         """Follows the worker until its socket closes; how it ended."""
         failure: SamplingWorkerError | None = None
         while (message := await receive_message(control)) is not None:
-            if isinstance(message, WorkerFailure):
-                failure = failure_error(message)
-        self._drain()
+            match message:
+                case WorkerReady():
+                    self._on_ready(message)
+                case WorkerFailure():
+                    failure = failure_error(message)
+        self._feed.drain()
         if failure is not None or self._worker is None:
             return failure or SamplingWorkerError(f"{self.name} was never started")
         code = await self._worker.wait()
@@ -170,12 +162,11 @@ class WorkerProcess:
 
     def _end(self, why: SamplingWorkerError | WorkerDeath) -> None:
         was_over, self._is_over = self._is_over, True
-        if self._lendable is not None:
-            self._lendable.close()
+        self._close_region()
         if was_over:
             return
         if self._ready is None or self._ready.done():
-            self._owner.on_end(self, why)
+            self._on_end(self, why)
             return
         if isinstance(why, WorkerDeath):
             self._ready.set_result(why)
@@ -183,69 +174,31 @@ class WorkerProcess:
         self._ready.set_exception(why)
         self._ready.exception()  # seen: start() may have been cancelled
 
-    def _drain(self) -> None:
-        while not self._is_over and (message := self._ring.try_recv()) is not None:
-            view = memoryview(message)
-            header = ItemHeader.unpack(view)
-            if header.kind is ItemKind.READY:
-                self._on_ready(decode_blob(bytearray(view[ITEM_HEADER_BYTES:])))
-                del view
-                message.release()
-            elif not self._owner.is_current(header.run):  # left over from an older run
-                del view
-                message.release()
-                self._release(header.offset, header.nbytes)
-            else:
-                self._owner.on_item(header, self._encoded(header, view), message)
-                del view
-
-    def _encoded(self, header: ItemHeader, view: memoryview) -> Encoded:
-        """The item as it can be sent on, without decoding it; good also when its process has died meanwhile."""
-        if not header.offset:
-            return Encoded.from_blob(view[ITEM_HEADER_BYTES:])  # gives its room back when the last view of it dies
-        head = bytes(view[ITEM_HEADER_BYTES : ITEM_HEADER_BYTES + header.head_len])
-        assert self._region is not None  # READY comes before any batch
-        payload = memoryview(self._region)[header.offset : header.offset + header.nbytes]
-        view.release()
-        offset, nbytes = header.offset, header.nbytes
-        place = None if self._lendable is None else (self._lendable, offset)
-        return Encoded(head, (payload,), nbytes, partial(self._release, offset, nbytes), place)
-
-    def _release(self, offset: int, nbytes: int) -> None:
-        """Gives a slot back. Small ones go together: a message for each would cost more than they are worth."""
-        if not offset or self._is_over or self._region is None:
-            return
-        self._free.append(offset)
-        self._free_bytes += nbytes
-        if len(self._free) < _MOST_FREE_SLOTS and self._free_bytes < len(self._region) // _FREE_SHARE:
-            return
-        free, self._free, self._free_bytes = tuple(self._free), [], 0
-        self.send(ReleaseSlots(free))
-
     def _on_ready(self, ready: WorkerReady) -> None:
+        region = SharedRegion(ready.region_path, ready.region_bytes, ready.region_nonce)
         try:
-            descriptor = os.open(ready.region_path, os.O_RDWR | os.O_CLOEXEC)
+            self._feed.open(region.path, region.size, region.number)
         except OSError as error:  # mostly as it has died since: the listener says how
             self._unreachable = f" (its memory could not be opened: {error})"
             self._kill()
             return
-        try:
-            self._region = mmap.mmap(descriptor, ready.region_bytes)
-        finally:
-            os.close(descriptor)
-        self._lendable = SharedRegion(ready.region_path, ready.region_bytes, ready.region_nonce)
+        self._lendable = self._shelf.regions[region.number] = region
         self._is_set_up = True
         if self._ready is not None and not self._ready.done():
             self._ready.set_result(None)
+
+    def _close_region(self) -> None:
+        if self._lendable is not None:
+            self._shelf.regions.pop(self._lendable.number, None)
+            self._lendable.close()
 
     # --- the end -----------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Ends the process: asks, then kills. Idempotent."""
         was_over, self._is_over = self._is_over, True
-        self._ring.close()
-        if self._lendable is not None:
-            self._lendable.close()
+        self._feed.close()
+        self._close_region()
         if self._pulse is not None:
             self._pulse.close()
         if self._control is not None:

@@ -38,6 +38,11 @@ class Peer:
     pid: int
     host: str
 
+    @property
+    def key(self) -> str:
+        """A text that no other endpoint has."""
+        return repr(self)
+
     def __str__(self) -> str:
         return f"{self.name} ({self.role} {self.rank}, pid {self.pid} on {self.host})"
 

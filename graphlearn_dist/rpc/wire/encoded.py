@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -12,6 +13,7 @@ from ...errors import ProtocolError
 Buffer: TypeAlias = Any  # anything with the buffer protocol; typing has no name for it before Python 3.12
 
 ALIGNMENT = 64
+_numbers = itertools.count(1)
 MAX_HEAD_BYTES = _C.Codec.MAX_HEAD_BYTES
 _BLOB_PREFIX = struct.Struct("<4sIQ")
 _BLOB_MAGIC = b"GLDB"
@@ -29,9 +31,13 @@ class SharedRegion:
         path: ``/proc/<pid>/fd/<n>`` of a sealed memfd.
         size: its bytes.
         nonce: what stands at its beginning.
+
+    Attributes:
+        number: no other region of this process has it.
     """
 
     def __init__(self, path: str, size: int, nonce: bytes) -> None:
+        self.number = next(_numbers)
         self.path = path
         self.size = size
         self.nonce = nonce

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import random
 import socket
+import struct
 import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -51,7 +52,7 @@ def in_memory() -> DistDataset:
 async def open_worker() -> AsyncIterator[tuple[SamplingWorker, Any]]:
     """A worker, and its ring."""
     dataset = in_memory()
-    ring, counts = _C.ShmRing(1 << 20, 64), SharedBatchCounts(1)
+    ring, returns, counts = _C.ShmRing(1 << 20, 64), _C.ShmRing(4096, 8), SharedBatchCounts(1)
     here, there = socket.socketpair()
     control = await Control.open(here)
     config = SamplingConfig(SamplingType.NODE, [2], 4, True, False, False, True, False, False, "in", 0)
@@ -62,6 +63,7 @@ async def open_worker() -> AsyncIterator[tuple[SamplingWorker, Any]]:
         sampler_input=NodeSamplerInput(torch.arange(NUM_NODES), None),
         config=config,
         ring_path=ring.path,
+        returns_path=returns.path,
         region_bytes=1 << 20,
         concurrency=8,
         num_threads=1,
@@ -122,11 +124,14 @@ class Sampling:
         self._ends[index].set()
 
 
+ITEM = struct.Struct("<8q")
+
+
 def headers_in(ring: Any) -> Iterator[ItemHeader]:
     """Those of the items that were announced since."""
     while (message := ring.try_recv()) is not None:
         with memoryview(message) as view:
-            yield ItemHeader.unpack(view)
+            yield ItemHeader(*ITEM.unpack_from(view))
         message.release()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from graphlearn_dist.distributed.workers.batch_shelf import BatchShelf
 from graphlearn_dist.distributed.workers.worker_process import WorkerProcess
 from graphlearn_dist.errors import SamplingWorkerError
 
@@ -20,8 +21,10 @@ def test_a_worker_that_cannot_be_forked_is_named() -> None:
 
     async def start() -> None:
         origin: Any = SimpleNamespace(forks=SimpleNamespace(fork=fork))
-        owner: Any = None  # is told nothing
-        process = WorkerProcess("loader 1, worker 0", 1 << 16, owner, origin)
+        told: list[Any] = []
+        process = WorkerProcess(
+            "loader 1, worker 0", BatchShelf("loader 1", 1), 0, 1 << 16, lambda *end: told.append(end), origin
+        )
         try:
             await process.start()
         finally:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from graphlearn_dist._C import RpcEngine
-from graphlearn_dist.config import RpcSettings, rpc_engine
+from graphlearn_dist.config import RpcSettings, rpc_engine, unix_sockets
 from graphlearn_dist.errors import InvalidArgumentError, PeerLostError, ProtocolError, RpcError
 from graphlearn_dist.rpc import Endpoint, encode
 from graphlearn_dist.rpc.engine.engines import Engine, PythonEngine, open_engine
@@ -299,6 +299,16 @@ def test_heartbeats_go_on_while_python_is_busy() -> None:
         future = client.request(server.address, "block")
         assert entered.wait(DEADLINE_S)
         assert future.result(DEADLINE_S) == "done"
+
+
+def test_which_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [unix_sockets({}), unix_sockets({"GLD_UNIX_SOCKETS": "0"})] == [True, False]
+    with pytest.raises(InvalidArgumentError, match="GLD_UNIX_SOCKETS: expected 0 or 1, got 'no'"):
+        unix_sockets({"GLD_UNIX_SOCKETS": "no"})
+    for value in ("0", "1"):
+        monkeypatch.setenv("GLD_UNIX_SOCKETS", value)
+        with Endpoint("server", 0) as server:
+            assert bool(server.address.unix) == (value == "1")
 
 
 def test_which_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,81 @@
+#include "rpc/pending_answer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace gld::rpc {
+namespace {
+
+constexpr std::chrono::milliseconds kSlice{50};  // a signal is noticed within this time
+
+}  // namespace
+
+std::shared_ptr<PendingAnswer> PendingAnswer::ask(std::shared_ptr<QueryClient> client,
+                                                  const std::shared_ptr<Stream>& stream, const std::string& service,
+                                                  const OutgoingValue& query, Clock::time_point deadline) {
+  const std::shared_ptr<PendingAnswer> pending(new PendingAnswer(std::move(client)));
+  const auto end = [pending](QueryOutcome outcome) { pending->end(std::move(outcome)); };
+  const uint64_t number = pending->client_->ask(stream, service, query, deadline, end);
+  std::lock_guard<std::mutex> lock(pending->mutex_);
+  pending->query_ = number;
+  return pending;
+}
+
+void PendingAnswer::end(QueryOutcome outcome) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (is_over_) return;
+  is_over_ = true;
+  what_ = outcome.what;
+  outcome_ = std::move(outcome);
+  changed_.notify_all();
+}
+
+bool PendingAnswer::is_over() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return is_over_;
+}
+
+bool PendingAnswer::wait(Clock::time_point deadline, const std::function<void()>& check) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!is_over_) {
+    const auto now = Clock::now();
+    if (now >= deadline) return false;
+    changed_.wait_until(lock, std::min<Clock::time_point>(deadline, now + kSlice));
+    if (is_over_) break;
+    lock.unlock();
+    check();
+    lock.lock();
+  }
+  return true;
+}
+
+std::optional<QueryOutcome> PendingAnswer::take() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(outcome_, std::nullopt);
+}
+
+std::optional<QueryOutcome::What> PendingAnswer::what() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return what_;
+}
+
+bool PendingAnswer::call_off() {
+  uint64_t query = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (is_over_) return false;
+    is_over_ = is_called_off_ = true;
+    query = query_;
+    changed_.notify_all();
+  }
+  client_->forget(query);
+  return true;
+}
+
+bool PendingAnswer::is_called_off() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return is_called_off_;
+}
+
+}  // namespace gld::rpc

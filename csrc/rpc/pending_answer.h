@@ -1,0 +1,46 @@
+// The answer to a query, for a thread that waits for it.
+#pragma once
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "rpc/query_client.h"
+
+namespace gld::rpc {
+
+// All methods may be called from any thread.
+class PendingAnswer : public std::enable_shared_from_this<PendingAnswer> {
+ public:
+  // Asks. Throws as QueryClient::ask.
+  static std::shared_ptr<PendingAnswer> ask(std::shared_ptr<QueryClient> client, const std::shared_ptr<Stream>& stream,
+                                            const std::string& service, const OutgoingValue& query,
+                                            Clock::time_point deadline);
+  // Whether it is over: answered, failed or called off.
+  bool is_over();
+  // Waits for that; false where `deadline` passed before. `check` is called now and then: what it throws ends the wait.
+  bool wait(Clock::time_point deadline, const std::function<void()>& check);
+  // How it ended; nothing before, where it was called off, and once it was taken. The answer's memory is the caller's.
+  std::optional<QueryOutcome> take();
+  // How it ended, without the frame; nothing before, and where it was called off.
+  std::optional<QueryOutcome::What> what();
+  // Nobody wants it any more; false where it was over.
+  bool call_off();
+  bool is_called_off();
+
+ private:
+  explicit PendingAnswer(std::shared_ptr<QueryClient> client) : client_(std::move(client)) {}
+  void end(QueryOutcome outcome);
+
+  const std::shared_ptr<QueryClient> client_;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  uint64_t query_ = 0;
+  bool is_over_ = false, is_called_off_ = false;
+  std::optional<QueryOutcome::What> what_;
+  std::optional<QueryOutcome> outcome_;
+};
+
+}  // namespace gld::rpc

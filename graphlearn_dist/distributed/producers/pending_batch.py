@@ -1,0 +1,83 @@
+"""A batch that a server was asked for without its interpreter."""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError
+from typing import Any
+
+from ..._C import PendingAnswer, unpack
+from ...errors import DeadlineExceededError, PeerLostError, ProtocolError
+from ...rpc.peers.identity import Peer
+from ...rpc.wire.codec import decode
+from ...rpc.wire.failures import read_failure
+
+
+class PendingBatch:
+    """What ``concurrent.futures.Future`` is for one that a thread in Python sets. One thread waits for it.
+
+    Args:
+        answer: the core's.
+        server: who was asked.
+    """
+
+    __slots__ = ("_answer", "_error", "_server", "_value")
+
+    def __init__(self, answer: PendingAnswer, server: Peer) -> None:
+        self._answer = answer
+        self._server = server
+        self._value: Any = None
+        self._error: Exception | None = None
+
+    def cancel(self) -> bool:
+        """Nobody wants it any more. From any thread."""
+        return self._answer.call_off()
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self._answer.is_called_off
+
+    def done(self) -> bool:
+        """Whether it came, will not, or was cancelled. From any thread."""
+        return self._answer.is_over
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """What ``result`` raises, or None."""
+        self._settle(timeout)
+        return self._error
+
+    def result(self, timeout: float | None = None) -> Any:
+        """A ``ChannelItem``.
+
+        Raises:
+            TimeoutError: it did not come in time.
+            CancelledError: it was cancelled.
+            PeerLostError: the connection is gone.
+            GraphLearnError: what the server raised.
+        """
+        self._settle(timeout)
+        if self._error is None:
+            return self._value
+        try:
+            raise self._error
+        finally:
+            del self  # the error's traceback would lead to what has the error
+
+    def _settle(self, timeout_s: float | None) -> None:
+        if not self._answer.wait(timeout_s):
+            raise TimeoutError
+        if self._answer.is_called_off:
+            raise CancelledError
+        if (ending := self._answer.take()) is None:
+            return
+        match ending:
+            case "answered", head, payload:
+                try:
+                    self._value = decode(head, payload)
+                except ProtocolError as error:
+                    self._error = error
+            case "failed", failure, _:
+                self._error = read_failure(self._server.name, unpack(failure))
+            case "lost", why, _:
+                self._error = PeerLostError(str(self._server), why)
+            case _:
+                self._error = DeadlineExceededError(f"{self._server}: no batch within the longest time")
