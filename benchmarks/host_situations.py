@@ -1,7 +1,8 @@
 """What bench_hosts.py shows beside its table: two hosts, the second's trainer reads, in turns with what disturbs it.
 
 - ``busy``: the trainer's own interpreter runs a loop of Python all the time, beside another process that does.
-- ``flood``: a client asks the server that answers the trainer's hops for small things, as fast as it can.
+- ``flood``: a client asks the server that answers the trainer's hops for small things, as fast as it can, beside two
+  other processes that take as much of the machine.
 - ``hops``: one server answers the hops of eight sampling workers: edges per CPU second of its process, beside the
   loader in one process.
 """
@@ -44,22 +45,30 @@ def measure_busy(root: Path, graphs: Graphs, args: argparse.Namespace) -> Found:
 
 
 def measure_flood(root: Path, graphs: Graphs, args: argparse.Namespace) -> Found:
-    """Batches a second with and without the flood, and what the flood gets."""
+    """Batches a second alone, beside two busy processes, as whoever asks and whoever answers take a core each, and with
+    the flood; the ratio of the last two, and what the flood gets."""
     with open_hosts(2, args) as hosts, Job(hosts, 2, "one type", graphs, root, args) as job:
         reader = job.trainers[1]
         job.ask([reader], op="open", features=True, **SMALL)
-        alone, flooded, requests = [], [], []
-        with job.flooder() as other:
-            other.answer(DEADLINE_S, "start")
+        alone, beside, flooded, requests = [], [], [], []
+        with job.flooder() as other, job.busy_process() as first, job.busy_process() as second:
+            for each in (other, first, second):
+                each.answer(DEADLINE_S, "start")
             for _ in range(args.turns):
                 alone.append(job.read(args.seconds, [reader])["per_s"])
+                for each in (first, second):
+                    each.ask(DEADLINE_S, op="go")
+                beside.append(job.read(args.seconds, [reader])["per_s"])
+                for each in (first, second):
+                    each.ask(DEADLINE_S, op="pause")
                 before = other.ask(DEADLINE_S, op="go")["requests"]
                 turn = job.read(args.seconds, [reader])
                 flooded.append(turn["per_s"])
                 count = other.ask(DEADLINE_S, op="pause")["requests"] - before
                 requests.append(count / (turn["batches"] / turn["per_s"]))
-    ratio = median([b / a for a, b in zip(alone, flooded, strict=True)])
-    return {"alone_per_s": alone, "flooded_per_s": flooded, "flood_requests_per_s": requests, "ratio": ratio}
+    ratio = median([b / a for a, b in zip(beside, flooded, strict=True)])
+    rates = {"alone_per_s": alone, "beside_two_processes_per_s": beside, "flooded_per_s": flooded}
+    return {**rates, "flood_requests_per_s": requests, "ratio": ratio}
 
 
 def measure_hops(root: Path, graphs: Graphs, args: argparse.Namespace) -> Found:
@@ -84,6 +93,6 @@ def measure_hops(root: Path, graphs: Graphs, args: argparse.Namespace) -> Found:
 
 SITUATIONS: dict[str, tuple[str, Callable[[Path, Graphs, argparse.Namespace], Found]]] = {
     "busy": ("a busy interpreter leaves a trainer {:.2f} of the batches that a busy process leaves it", measure_busy),
-    "flood": ("a flood of small requests leaves a trainer {:.2f} of its batches", measure_flood),
+    "flood": ("a flood leaves a trainer {:.2f} of the batches that two busy processes leave it", measure_flood),
     "hops": ("a server samples hops of 8 workers at {:.2f} of the edges per CPU second of one process", measure_hops),
 }

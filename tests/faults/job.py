@@ -238,6 +238,7 @@ def _plan(case: Case, graph: Path, directory: Path, proxies: list[int]) -> Launc
     env = {
         "GLD_SHARE_PARTITIONS": str(chance.randrange(2)),
         "GLD_FEATURE_MEMORY": FEATURE_MEMORY if chance.randrange(2) else "",
+        "GLD_UNIX_SOCKETS": str(chance.randrange(2)),
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
         "TMPDIR": str(directory / "tmp"),
         hooks.DIRECTORY: str(directory),

@@ -94,8 +94,16 @@ class Job:
 
 
 @contextlib.contextmanager
-def running_servers(*directories: Path, num_clients: int = 0, partitions: Iterable[int] = ()) -> Iterator[Job]:
-    """One server for each directory, by rank; killed at the end of the block if they still run."""
+def running_servers(
+    *directories: Path,
+    num_clients: int = 0,
+    partitions: Iterable[int] = (),
+    program: str = "tests.support.jobs.serve",
+) -> Iterator[Job]:
+    """One server for each directory, by rank; killed at the end of the block if they still run.
+
+    ``program`` is a function that takes the arguments of ``serve``.
+    """
     own = list(partitions) or [-1] * len(directories)
     with contextlib.ExitStack() as stack:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -103,7 +111,7 @@ def running_servers(*directories: Path, num_clients: int = 0, partitions: Iterab
             servers = [
                 stack.enter_context(
                     start(
-                        "tests.support.jobs.serve",
+                        program,
                         pass_fds=[fd] if rank == 0 else [],
                         directory=str(directory),
                         rank=rank,
