@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <tuple>
 
 #include "bindings/buffers.h"
 #include "bindings/gil.h"
@@ -103,7 +104,12 @@ py::object take_answer(PendingAnswer& pending) {
       break;
   }
   rpc::Frame& frame = outcome->frame;
-  const auto [meta, head] = rpc::split_head(frame.head);
+  std::string_view meta, head;
+  try {
+    std::tie(meta, head) = rpc::split_head(frame.head);
+  } catch (const rpc::ProtocolError& error) {
+    return py::make_tuple("garbled", error.what(), py::none());
+  }
   if (outcome->what == rpc::QueryOutcome::What::kFailed) return py::make_tuple("failed", as_bytes(meta), py::none());
   py::object payload = py::none();
   if (frame.payload != nullptr)
@@ -184,7 +190,7 @@ void bind_rpc(py::module_& m) {
       .def("take", &take_answer,
            "How it ended, once: ('answered', head, payload or None), ('failed', its failure, None), ('lost', why, "
            "None), "
-           "('late', '', None); None where it is not over, was called off, or taken.");
+           "('garbled', how, None), ('late', '', None); None where it is not over, was called off, or taken.");
   py::class_<rpc::Answerer, std::shared_ptr<rpc::Answerer>>(m, "Answerer", "Answers queries, without the interpreter.");
 
   py::class_<Engine>(m, "RpcEngine", "Sockets driven by one thread that needs no interpreter.")

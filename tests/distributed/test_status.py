@@ -131,7 +131,7 @@ def test_a_loader_of_servers(job: Job) -> None:
             IDS,
             batch_size=10,
             collect_features=True,
-            worker_options=RemoteDistSamplingWorkerOptions(server_rank=[0, 1], rpc_timeout=60),
+            worker_options=RemoteDistSamplingWorkerOptions(server_rank=[0, 1], rpc_timeout=60, prefetch_bytes=1),
         ) as loader,
     ):
         expected = sizes_of(loader)
@@ -162,7 +162,7 @@ def test_a_loader_of_servers(job: Job) -> None:
         now, then = sum((one.made.sums for one in served), BatchSums()), stats.made.sums
         assert replace(now, send_ns=0) == replace(then, send_ns=0)
         assert all(status.used_bytes == one.room_bytes > 0 for status, one in zip(servers, served, strict=True))
-        assert [one.credit_bytes for one in served] == [RemoteDistSamplingWorkerOptions().credit_bytes] * 2
+        assert [one.credit_bytes for one in served] == [1, 1]
         own = look.members[2].status
         assert own is not None
         assert [one.batches for one in own.loaders if one.made is None and one.name == stats.name] == [12]

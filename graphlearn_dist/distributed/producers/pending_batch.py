@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import CancelledError
 from typing import Any
 
-from ..._C import PendingAnswer, unpack
-from ...errors import DeadlineExceededError, PeerLostError, ProtocolError
+from ..._C import PendingAnswer, RpcStream, unpack
+from ...errors import DeadlineExceededError, GraphLearnError, PeerLostError, ProtocolError
 from ...rpc.peers.identity import Peer
 from ...rpc.wire.codec import decode
 from ...rpc.wire.failures import read_failure
@@ -17,13 +17,15 @@ class PendingBatch:
 
     Args:
         answer: the core's.
+        stream: by which it was asked for.
         server: who was asked.
     """
 
-    __slots__ = ("_answer", "_error", "_server", "_value")
+    __slots__ = ("_answer", "_error", "_server", "_stream", "_value")
 
-    def __init__(self, answer: PendingAnswer, server: Peer) -> None:
+    def __init__(self, answer: PendingAnswer, stream: RpcStream, server: Peer) -> None:
         self._answer = answer
+        self._stream = stream
         self._server = server
         self._value: Any = None
         self._error: Exception | None = None
@@ -51,7 +53,7 @@ class PendingBatch:
         Raises:
             TimeoutError: it did not come in time.
             CancelledError: it was cancelled.
-            PeerLostError: the connection is gone.
+            PeerLostError: the connection is gone, or what came by it, either way, breaks the protocol.
             GraphLearnError: what the server raised.
         """
         self._settle(timeout)
@@ -73,11 +75,27 @@ class PendingBatch:
             case "answered", head, payload:
                 try:
                     self._value = decode(head, payload)
-                except ProtocolError as error:
+                except ProtocolError as error:  # the frame is whole: only this answer is lost
                     self._error = error
             case "failed", failure, _:
-                self._error = read_failure(self._server.name, unpack(failure))
+                self._error = self._failure(failure)
+                if isinstance(self._error, ProtocolError):
+                    self._lose(str(self._error))
+            case "garbled", why, _:
+                self._lose(why)
             case "lost", why, _:
                 self._error = PeerLostError(str(self._server), why)
             case _:
                 self._error = DeadlineExceededError(f"{self._server}: no batch within the longest time")
+
+    def _failure(self, packed: bytes) -> GraphLearnError:
+        try:
+            failure = unpack(packed)
+        except ProtocolError as error:
+            return error
+        return read_failure(self._server.name, failure if isinstance(failure, list) else [])
+
+    def _lose(self, why: str) -> None:
+        """What came cannot be what was sent, so that nothing behind it is of use."""
+        self._stream.close()
+        self._error = PeerLostError(str(self._server), why)

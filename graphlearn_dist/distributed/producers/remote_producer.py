@@ -218,7 +218,7 @@ class RemoteProducer(BatchProducer):
         if server.stream is not None and (engine := self._endpoint.native_engine) is not None:
             stream, peer = server.stream
             query = fetch_query(server.producer_id, server.run, request.index, self._indices[server.told])
-            return PendingBatch(engine.ask(stream, BATCHES, query, LONGEST_S), peer)
+            return PendingBatch(engine.ask(stream, BATCHES, query, LONGEST_S), stream, peer)
         return server.making.ask(
             DistServer.fetch_batch, server.producer_id, server.run, request.index, self._indices[server.told]
         )

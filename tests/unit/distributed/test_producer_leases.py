@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from graphlearn_dist import _C
 from graphlearn_dist.distributed.server import producer_leases
 from graphlearn_dist.distributed.server.producer_leases import ProducerLeases
-from graphlearn_dist.errors import ProducerGoneError
+from graphlearn_dist.errors import PeerLostError, ProducerGoneError
 from graphlearn_dist.rpc.peers.identity import Peer
 
 DEADLINE_S = 30.0  # only ever reached by a hang
@@ -25,6 +26,9 @@ class Producer:
     def __init__(self) -> None:
         self.closed = asyncio.Event()
         self.gave_back = False
+        self.shelf = _C.BatchShelf("producer", 1)
+        self.told: list[Exception] = []
+        self.end = self.told.append
 
     async def close(self) -> None:
         await asyncio.sleep(0)
@@ -80,7 +84,9 @@ def run(scenario: Callable[[Server], Awaitable[None]]) -> None:
     async def whole() -> None:
         server = Server()
         await asyncio.wait_for(scenario(server), DEADLINE_S)
-        await server.leases.close_all()
+        left, why = [*server.leases], PeerLostError("server-0", "it was shut down")
+        await server.leases.close_all(why)
+        assert all(each.told == [why] for each in left)  # type: ignore[attr-defined]
         assert all(producer.closed.is_set() for producer in server.started)
 
     asyncio.run(whole())
