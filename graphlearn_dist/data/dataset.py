@@ -507,6 +507,11 @@ class Dataset(NamedColumns):
         source, target, edge_ids, _ = self.graphs()[etype].topo.to_coo()
         return edge_ids.to(torch.int64), source.to(torch.int64), target.to(torch.int64)
 
+    def num_edge_ids(self, etype: EdgeType | None = None) -> int | None:
+        """Ids of a type's edges are below this; 0 where there is no such type, None where it is not known."""
+        graph = self.graphs().get(etype)
+        return 0 if graph is None else graph.topo.num_edge_ids
+
     def __getitem__(self, key: str) -> Any:
         return getattr(self, key, None)
 

@@ -30,6 +30,7 @@ from ..sampler.links.exclusion import with_excluded
 from ..sampler.links.negative_sampling import negatives_of
 from ..sampler.plan import SamplingPlan, plain_num_neighbors
 from ..sampler.tasks import GraphAccess
+from ..typing import EdgeType
 from ..utils.coroutines import run_local
 from ..utils.shown import shown
 from .pyg_stores import ServerGraphStore
@@ -162,6 +163,10 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
     def schema(self) -> GraphSchema:
         """Types and counts of the graph."""
         return self._data.schema
+
+    def num_edge_ids(self, edge_type: EdgeType | None = None) -> int | None:
+        """Ids of a type's edges are below this; 0 where there is no such type, None where it is not known."""
+        return self._data.num_edge_ids(edge_type)
 
     @property
     def is_hetero(self) -> bool:

@@ -20,7 +20,7 @@ from ..errors import InvalidArgumentError
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingType
 from ..sampler.epochs.fingerprint import Settings, config_settings, input_settings
 from ..sampler.inputs import to_link_input
-from ..sampler.links.exclusion import Exclusion, with_excluded
+from ..sampler.links.exclusion import Exclusion, check_excluded, with_excluded
 from ..telemetry import BatchCounts
 from ..utils.shown import shown
 from ..utils.tensor import host_tensor
@@ -116,6 +116,8 @@ class PygSource:
             raise InvalidArgumentError(
                 f"exclude: expected None with a sampler that knows nothing of it, got one and {type(sampler).__name__}"
             )
+        if excluding is not None:
+            check_excluded(excluding, sampler.num_edge_ids)
         self._neg_sampling = neg_sampling
         self._custom_cls = custom_cls
         self._filter = PygFilter(num_threads)

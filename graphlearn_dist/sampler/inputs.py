@@ -27,7 +27,7 @@ from .base import (
     RemoteSamplerInput,
     SamplerInput,
 )
-from .links.exclusion import Exclusion, check_edge_ids, to_exclusion
+from .links.exclusion import Exclusion, check_edge_ids, check_excluded, to_exclusion
 from .links.negative_sampling import negatives_of
 
 _FILE_SUFFIXES = (".npy", ".pt")
@@ -356,7 +356,10 @@ def resolve_input(
     """
     if isinstance(sampler_input, RemoteSamplerInput):
         sampler_input = sampler_input.to_local_sampler_input(dataset)
-    return check_input(sampler_input, dataset.schema)
+    sampler_input = check_input(sampler_input, dataset.schema)
+    if isinstance(sampler_input, EdgeSamplerInput):
+        check_excluded(sampler_input, dataset.num_edge_ids)
+    return sampler_input
 
 
 def check_input(
