@@ -19,6 +19,7 @@ from .. import _C
 from ..errors import InvalidArgumentError, PartitionFormatError, StorageError
 from ..utils.system.disk import disk_errors
 from ..utils.system.scratch import scratch_folder
+from ..utils.values import to_path
 
 META_FILE = "META.json"
 _OWN_NAME = re.compile(r"META\.json|part\d+")  # what says that there are partitions already
@@ -107,9 +108,7 @@ def _as_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 def new_directory(path: str | os.PathLike[str]) -> Path:
     """``path``; InvalidArgumentError unless nothing is there, or a directory without a partition directory's files."""
-    if not isinstance(path, (str, os.PathLike)) or not str(path) or "\0" in str(path):
-        raise InvalidArgumentError(f"output_dir: expected a path, got {path!r}")
-    directory = Path(path)
+    directory = to_path("output_dir", path)
     if directory.exists() and not directory.is_dir():
         raise InvalidArgumentError(f"output_dir: expected a directory, got the file {directory}")
     names = os.listdir(directory) if directory.exists() else []
