@@ -15,7 +15,7 @@ from ..errors import InvalidArgumentError, NotInitializedError
 from ..messages import TensorHandle
 from ..utils.device import gpu_number
 from ..utils.device_exchange import moved
-from ..utils.tensor import plain_tensor
+from ..utils.tensor import host_tensor, plain_tensor
 from . import shared_memory
 from .device.device_group import usable_gpu
 from .device.device_rows import DeviceRows
@@ -110,9 +110,9 @@ class UnifiedTensor:
                 self._append_on(gpu, tensor, "tensors")
 
     def append_cpu_tensor(self, cpu_tensor: torch.Tensor) -> None:
-        """Adds rows in host memory. No copy."""
+        """Adds rows in host memory: no copy, but of those that lie on a GPU."""
         self._check_rows(cpu_tensor, "cpu_tensor")
-        self._append(cpu_tensor)
+        self._append(host_tensor(cpu_tensor, "cpu_tensor"))
 
     def _append_on(self, gpu: int, rows: torch.Tensor, name: str) -> None:
         self._check_rows(rows, name)
