@@ -314,7 +314,9 @@ class _PartitionReader:
         where = self.layout.root / file.path
         if not file.shape or file.shape[0] != num_rows:
             raise PartitionFormatError(f"{where}: expected {num_rows} rows, found {list(file.shape)}")
-        if (expected := meta_checks.other_vector(name, num_rows, file.dtype, file.shape)) is not None:
+        is_free = group in ("node_attr", "edge_attr")  # whose names are those that a program's attributes have
+        expected = None if is_free else meta_checks.other_vector(name, num_rows, file.dtype, file.shape)
+        if expected is not None:
             raise PartitionFormatError(f"{where}: expected {expected}, found {file.dtype} {list(file.shape)}")
         return open_array(self.layout.root, file, verify=self.verify)
 
