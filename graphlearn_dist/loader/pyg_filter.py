@@ -12,6 +12,8 @@ from ..core import stack_pair
 from ..data.pyg.pyg_adjacency import adjacency_of, cut_adjacency, order_of_rows, values_of
 from ..data.pyg.pyg_graphs import is_pyg_stores
 from ..data.unified_tensor import UnifiedTensor, view_rows
+from ..errors import InvalidArgumentError
+from ..utils.shown import shown
 from ..utils.tensor import from_array
 
 if TYPE_CHECKING:
@@ -136,7 +138,14 @@ class PygFilter:
             return view.gather(ids, num_threads=self._num_threads)
         from torch_geometric.loader.utils import index_select
 
-        return index_select(value, ids.to(value.device) if isinstance(value, torch.Tensor) else ids, dim=dim)
+        try:
+            return index_select(value, ids.to(value.device) if isinstance(value, torch.Tensor) else ids, dim=dim)
+        except (TypeError, ValueError, NotImplementedError) as error:  # which do not say what they are about
+            of_type = "" if key is None else f" of {key}"
+            raise InvalidArgumentError(
+                f"data: {name!r}{of_type}: expected a dense tensor or an array of numbers, as a batch has the rows of "
+                f"its own nodes or edges, got {shown(value)}: {error}"
+            ) from error
 
     def _view(self, key: Any, name: str, value: Any) -> UnifiedTensor | None:
         """The core's view of rows, kept while the data have the same; None where the core does not gather them."""
@@ -155,7 +164,7 @@ def _by_row(row: torch.Tensor, col: torch.Tensor, ids: torch.Tensor | None) -> t
 
 def _view_of(value: Any) -> UnifiedTensor | None:
     if isinstance(value, np.ndarray):
-        if not value.flags.c_contiguous or value.dtype.hasobject or not value.dtype.isnative:
+        if not value.flags.c_contiguous or value.dtype.kind not in "biufc" or not value.dtype.isnative:
             return None
         value = from_array(value, "data")
     # Rows that gradients flow back to, and those of tensors that wrap others, are torch's own business.
