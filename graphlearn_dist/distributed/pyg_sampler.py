@@ -24,6 +24,7 @@ from ..sampler.base import (
 )
 from ..sampler.batch_maker import BatchMaker
 from ..sampler.batches import make_plan, with_own_times
+from ..sampler.convert import with_repeated_seeds
 from ..sampler.epochs.schedule import batch_index
 from ..sampler.inputs import check_input
 from ..sampler.links.exclusion import with_excluded
@@ -198,6 +199,10 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         """
         inputs = NodeSamplerInput(index.node, index.input_type, index.time)
         batch, positions = self._sample(inputs, SamplingType.NODE, index.input_id, place)
+        if batch.mapping is not None:  # PyG's programs find the seeds in the first nodes
+            specs = self.schema.edge_specs
+            subgraph = with_repeated_seeds(batch.subgraph, batch.mapping, batch.seed_type, specs)
+            batch = replace(batch, subgraph=subgraph)
         return self._output(batch, (positions, inputs.time))
 
     def sample_from_edges(

@@ -217,6 +217,29 @@ def test_full_neighborhoods_are_those_of_the_graph() -> None:
     assert torch.equal(batch.n_id[batch.edge_label_index], links)
 
 
+@pytest.mark.parametrize("make", [homogeneous, typed])
+def test_seeds_that_come_twice_are_the_first_nodes_of_induced_subgraphs(make: Any) -> None:
+    """A sampler that draws with replacement has them. Each of them gets all edges; these begin at the first of them."""
+    data, ids = make(), torch.tensor([3, 30, 3, 3, 7])
+    is_hetero = isinstance(data, HeteroData)
+    given = (PAPER, ids) if is_hetero else ids
+    for settings in ({}, {"prefetch": 0, "neighbor_sampler": PyGSampler(data, [-1], subgraph_type="induced")}):
+        (batch,) = NeighborLoader(data, [-1], given, subgraph_type="induced", batch_size=5, **settings)
+        seeds = batch[PAPER] if is_hetero else batch
+        assert torch.equal(seeds.n_id[: seeds.batch_size], ids)
+        assert len(seeds.n_id.unique()) == len(seeds.n_id) - 2
+        for key in data.edge_types if is_hetero else [None]:
+            edges, found = (data, batch) if key is None else (data[key], batch[key])
+            source, target = (seeds, seeds) if key is None else (batch[key[0]], batch[key[2]])
+            pairs = torch.stack([source.n_id[found.edge_index[0]], target.n_id[found.edge_index[1]]])
+            assert torch.equal(pairs, edges.edge_index[:, found.e_id])
+            assert not set(found.edge_index[0].tolist()) & ({2, 3} if source is seeds else set())
+            for place, node in enumerate(target.n_id):
+                among = torch.isin(edges.edge_index[0], source.n_id) & (edges.edge_index[1] == node)
+                own = found.e_id[found.edge_index[1] == place]
+                assert sorted(own.tolist()) == among.nonzero().view(-1).tolist()
+
+
 def test_bidirectional_edges_have_their_reverse() -> None:
     data = homogeneous()
     for batch in NeighborLoader(data, [2, 2], subgraph_type="bidirectional", batch_size=10, seed=1):
