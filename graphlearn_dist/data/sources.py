@@ -214,6 +214,8 @@ def weights_and_times(
 def _no_rows(argument: str, what: str, name: str, levels: Levels, data: Any) -> InvalidArgumentError:
     if any(name in constants for constants in levels.constants.values()):
         return InvalidArgumentError(f"{argument}: expected one {what}, got {shown(name)} for neither nodes nor edges")
+    if any(name in named for named in levels.nodes.values()):  # times may be of either
+        return InvalidArgumentError(f"{argument}: expected one {what}, got {name!r}, which nodes have")
     return InvalidArgumentError(f"{argument}: no attribute {name!r}; the data has {sorted(data.keys())}")
 
 

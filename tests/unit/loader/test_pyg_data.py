@@ -73,6 +73,12 @@ def typed() -> HeteroData:
     return data
 
 
+def too_few_nodes() -> HeteroData:
+    data = typed()
+    data[PAPER].x = data[PAPER].x[:20]
+    return data
+
+
 def stores(data: Any, layout: str = "coo") -> tuple[MyFeatureStore, MyGraphStore]:
     """The data as a program's own stores hold it, edges in a layout."""
     features, graph = MyFeatureStore(), MyGraphStore()
@@ -599,7 +605,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (homogeneous, {"input_nodes": torch.tensor([0.5])}, "input_nodes: expected integer ids"),
     (homogeneous, {"input_nodes": torch.ones(3) > 0}, r"input_nodes: expected a mask \[60\], got \[3\]"),
     (homogeneous, {"input_time": torch.zeros(60, dtype=torch.int64)}, "input_time, time_attr: expected both"),
-    (homogeneous, {"input_nodes": [1], "input_time": torch.zeros(2), "time_attr": "time"}, "input_time: expected one"),
+    (homogeneous, {"input_nodes": [1], "input_time": torch.zeros(2), "time_attr": "time"}, "input_time: expected a te"),
     (homogeneous, {"time_attr": "when"}, "time_attr: no attribute 'when'"),
     (homogeneous, {"weight_attr": "x"}, "weight_attr: no attribute|weight_attr: expected one weight"),
     (homogeneous, {"num_neighbors": None}, "num_neighbors: expected"),
@@ -616,6 +622,10 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (homogeneous, {"persistent_workers": True, "num_workers": 0}, "persistent_workers"),
     (typed, {}, "input_nodes: unknown node type None"),
     (typed, {"input_nodes": "venue"}, "input_nodes: unknown node type 'venue'"),
+    (homogeneous, {"neighbor_sampler": "mine"}, "node_sampler: expected a sampler as PyG's BaseSampler"),
+    (homogeneous, {"weight_attr": "y"}, "weight_attr: expected one weight for each edge, got 'y', which nodes have"),
+    (too_few_nodes, {"input_nodes": PAPER}, "edge_index.*cites.*: row.*: node id .* is outside"),
+    (homogeneous, {"input_time": [1] * NUM_NODES, "time_attr": "time"}, "input_time: expected a ten"),
     (typed, {"input_nodes": PAPER, "num_neighbors": {CITES: [2]}}, "num_neighbors: expected fan-outs for every"),
 ]  # fmt: skip
 
@@ -652,7 +662,7 @@ def test_links_as_a_pair_of_tensors() -> None:
 def test_bad_links() -> None:
     data, links = homogeneous(), homogeneous().edge_index[:, :3]
     for options, message in (
-        ({"edge_label": torch.ones(2)}, "edge_label: expected one entry for each of 3 links"),
+        ({"edge_label": torch.ones(2)}, "edge_label: expected a tensor with one entry for each of 3 links"),
         ({"edge_label": torch.ones(3), "neg_sampling": "triplet"}, "edge_label: expected None with triplet"),
         ({"edge_label_time": torch.ones(3)}, "edge_label_time, time_attr: expected both or none"),
         ({"time_attr": "time"}, "edge_label_time, time_attr: expected both or none"),
@@ -660,6 +670,10 @@ def test_bad_links() -> None:
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             LinkNeighborLoader(data, [2], links, **options)
+    with pytest.raises(
+        InvalidArgumentError, match="link_sampler: expected a sampler as PyG's BaseSampler is one, with"
+    ):
+        LinkLoader(data, "mine")
     with pytest.raises(InvalidArgumentError, match="edge_label_index: expected an edge type"):
         LinkNeighborLoader(typed(), [2])
     with pytest.raises(InvalidArgumentError, match="edge_label_index: expected one edge type"):
