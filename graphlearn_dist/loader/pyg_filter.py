@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from ..core import stack_pair
+from ..data.columns import last_dimension_counts
 from ..data.pyg.pyg_adjacency import adjacency_of, cut_adjacency, order_of_rows, values_of
 from ..data.pyg.pyg_graphs import is_pyg_stores
 from ..data.unified_tensor import UnifiedTensor, view_rows
@@ -75,6 +77,18 @@ class PygFilter:
         attrs = [attr for attr in attrs if attr.index is not None]
         for attr, rows in zip(attrs, data[0].multi_get_tensor(attrs) if attrs else (), strict=True):
             (batch[attr.group_name] if is_typed else batch)[attr.attr_name] = rows
+        if of_edges is not None:  # these stores give rows of what PyG's data have columns of
+            for attr in (*data[0].get_all_tensor_attrs(), *attrs):
+                store = batch[attr.group_name] if is_typed else batch
+                if last_dimension_counts(attr.attr_name) and attr.attr_name in store:
+                    store[attr.attr_name] = store[attr.attr_name].movedim(0, -1)
+        constants: Mapping[Any, Mapping[str, Any]] = getattr(
+            data[0], "constant_attrs", dict
+        )()  # which PyG's stores have not, either
+        for key, named in constants.items():
+            store = batch if key is None else batch[key]
+            for name, value in named.items():
+                store[name] = value
         return batch
 
     def _of_single(self, data: Any, out: Any) -> Any:

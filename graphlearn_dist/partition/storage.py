@@ -87,11 +87,11 @@ class ArrayFile:
         return cls(path, dtype, tuple(shape), num_bytes, crc32)
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """The name under which a dtype is stored; StorageError for one that the format has not."""
+def dtype_name(dtype: torch.dtype, path: str = "") -> str:
+    """The name under which a dtype is stored, in a file; StorageError for one that the format has not."""
     name = str(dtype).removeprefix("torch.")
     if name not in _DTYPES:
-        raise StorageError(f"dtype: expected one of {', '.join(_DTYPES)}, got {name}")
+        raise StorageError(f"{path and path + ': '}dtype: expected one of {', '.join(_DTYPES)}, got {name}")
     return name
 
 
@@ -167,7 +167,7 @@ class ArrayWriter:
 
     def __init__(self, root: Path, path: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         self._path, self._dtype, self._shape = path, dtype, shape
-        self._name, self._num_rows = dtype_name(dtype), 0
+        self._name, self._num_rows = dtype_name(dtype, path), 0
         target = root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(target, "wb")  # noqa: SIM115 (close() does)

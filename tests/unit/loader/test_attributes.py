@@ -261,7 +261,7 @@ def test_a_number_without_dimensions(dtype: torch.dtype, tmp_path: Path) -> None
         (lambda count: [str(node) for node in range(count)], r"got \['0', '1', .*list"),
         (lambda count: np.array(["a"] * count), "got array.*numpy.str_"),
         (lambda count: np.array([None] * count), "got array.*numpy.object_"),
-        (lambda count: torch.eye(count).to_sparse_csr(), "got tensor.*index_select"),
+        (lambda count: torch.eye(count).to_sparse_csr(), r"got tensor.*index_select"),
     ],
     ids=["list", "texts", "objects", "csr"],
 )
