@@ -535,6 +535,27 @@ def test_orders_of_a_program() -> None:
     assert [batch.n_id[0].item() for batch in loader] == [57, 56]
 
 
+def test_what_is_no_position_of_a_seed_in_an_order_of_the_program() -> None:
+    for order, error in (([0, 1.5], "whole numbers, got"), ([True], "whole numbers, got"), ([0, 9], "of 5 seeds, got")):
+        for keywords in ({"sampler": order, "batch_size": 2}, {"batch_sampler": [order]}):
+            with pytest.raises(InvalidArgumentError, match=f"sampler, batch_sampler: expected positions .*{error}"):
+                list(NeighborLoader(homogeneous(), [2], torch.arange(5), **keywords))
+
+
+@pytest.mark.parametrize("time_attr", ["time", "edge_time"])
+def test_times_of_seeds_of_another_width(time_attr: str) -> None:
+    data, times = homogeneous(), torch.arange(NUM_NODES) % 25
+    given = {"num_neighbors": [3], "time_attr": time_attr, "seed": 1, "batch_size": 20}
+    wide, narrow = (NeighborLoader(data, input_time=values, **given) for values in (times, times.int()))
+    for batch, expected in zip(narrow, wide, strict=True):
+        assert torch.equal(batch.e_id, expected.e_id)
+    links = {**given, "edge_label_index": data.edge_index}
+    last = torch.full((NUM_EDGES,), 30)
+    wide, narrow = (LinkNeighborLoader(data, edge_label_time=values, **links) for values in (last, last.int()))
+    for batch, expected in zip(narrow, wide, strict=True):
+        assert torch.equal(batch.e_id, expected.e_id)
+
+
 def test_seeds_come_from_torch_unless_given() -> None:
     data = homogeneous()
 
