@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..core import check_index_tensor
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, UnknownIdError
 from ..typing import EdgeType, NodeType, Split
 from ..utils.shown import shown
 from ..utils.tensor import convert_to_tensor
@@ -168,15 +168,19 @@ class Dataset(NamedColumns):
             counts = (self._num_nodes[source], self._num_nodes[target])
             form = layouts.get(edge_type, layouts.get(None, "COO"))
             self._check_edges(edge_type, ids.get(edge_type), weights.get(edge_type))
-            topology = self._topology_class(
-                pair,
-                ids.get(edge_type),
-                weights.get(edge_type),
-                form,
-                "CSR" if self.edge_dir == "out" else "CSC",
-                counts,
-                edge_times=self._edge_times(edge_type, pair, form, times.get(edge_type)),
-            )
+            edge_time = self._edge_times(edge_type, pair, form, times.get(edge_type))
+            try:
+                topology = self._topology_class(
+                    pair,
+                    ids.get(edge_type),
+                    weights.get(edge_type),
+                    form,
+                    "CSR" if self.edge_dir == "out" else "CSC",
+                    counts,
+                    edge_times=edge_time,
+                )
+            except UnknownIdError as error:
+                raise UnknownIdError(f"{label_of('edge_index', edge_type)}: {error}") from error
             graphs[edge_type] = self._graph_class(topology, graph_mode, device, device_group_list=device_group_list)
         self.graph = bare(graphs)
 
@@ -506,6 +510,11 @@ class Dataset(NamedColumns):
         """The edges of a type: ids, sources and targets, int64 ``[num_edges]`` each, row by row."""
         source, target, edge_ids, _ = self.graphs()[etype].topo.to_coo()
         return edge_ids.to(torch.int64), source.to(torch.int64), target.to(torch.int64)
+
+    def num_edge_ids(self, etype: EdgeType | None = None) -> int | None:
+        """Ids of a type's edges are below this; 0 where there is no such type, None where it is not known."""
+        graph = self.graphs().get(etype)
+        return 0 if graph is None else graph.topo.num_edge_ids
 
     def __getitem__(self, key: str) -> Any:
         return getattr(self, key, None)

@@ -12,6 +12,7 @@ import torch
 
 from ..errors import InvalidArgumentError, StorageError
 from ..utils.shown import shown
+from ..utils.values import to_path
 from .dataset import Dataset
 from .pyg.pyg_levels import Levels, read_levels
 from .schema import EdgeDirection, bare
@@ -126,6 +127,7 @@ class GraphSource:
         Raises:
             StorageError: the file cannot be read, lacks ``edge_index``, or holds one of these in another form.
         """
+        to_path("path", path)
         try:
             with np.load(path, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files if name in _NPZ_KINDS}
@@ -212,6 +214,8 @@ def weights_and_times(
 def _no_rows(argument: str, what: str, name: str, levels: Levels, data: Any) -> InvalidArgumentError:
     if any(name in constants for constants in levels.constants.values()):
         return InvalidArgumentError(f"{argument}: expected one {what}, got {shown(name)} for neither nodes nor edges")
+    if any(name in named for named in levels.nodes.values()):  # times may be of either
+        return InvalidArgumentError(f"{argument}: expected one {what}, got {name!r}, which nodes have")
     return InvalidArgumentError(f"{argument}: no attribute {name!r}; the data has {sorted(data.keys())}")
 
 

@@ -200,6 +200,7 @@ class Topology:
         self._indptr, self._indices, self._edge_ids = indptr, indices, edge_ids
         self._edge_weights, self._edge_times = edge_weights, edge_times
         self._weight_sums: WeightSums | None = None
+        self._num_edge_ids: int | None = None
         self.has_num_nodes = True
         self._folder: Path | None = None
 
@@ -217,6 +218,13 @@ class Topology:
     def edge_ids(self) -> torch.Tensor:
         """int32 or int64 ``[edge_count]``."""
         return self._edge_ids
+
+    @property
+    def num_edge_ids(self) -> int:
+        """Edge ids are below this; they are looked through when it is first asked for."""
+        if self._num_edge_ids is None:
+            self._num_edge_ids = extent(self._edge_ids)
+        return self._num_edge_ids
 
     @property
     def edge_weights(self) -> torch.Tensor | None:

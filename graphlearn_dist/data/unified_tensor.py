@@ -15,7 +15,7 @@ from ..errors import InvalidArgumentError, NotInitializedError
 from ..messages import TensorHandle
 from ..utils.device import gpu_number
 from ..utils.device_exchange import moved
-from ..utils.tensor import plain_tensor
+from ..utils.tensor import host_tensor, plain_tensor
 from . import shared_memory
 from .device.device_group import usable_gpu
 from .device.device_rows import DeviceRows
@@ -110,9 +110,9 @@ class UnifiedTensor:
                 self._append_on(gpu, tensor, "tensors")
 
     def append_cpu_tensor(self, cpu_tensor: torch.Tensor) -> None:
-        """Adds rows in host memory. No copy."""
+        """Adds rows in host memory: no copy, but of those that lie on a GPU."""
         self._check_rows(cpu_tensor, "cpu_tensor")
-        self._append(cpu_tensor)
+        self._append(host_tensor(cpu_tensor, "cpu_tensor"))
 
     def _append_on(self, gpu: int, rows: torch.Tensor, name: str) -> None:
         self._check_rows(rows, name)
@@ -188,19 +188,23 @@ class UnifiedTensor:
         if rows.is_cuda:
             return moved(self.gather(rows.cpu(), dtype=dtype, num_threads=num_threads), rows.device)
         pool = thread_pool(self.num_threads if num_threads is None else num_threads)
-        return to_tensor(self._native.gather(rows, pool, None, None, _name(dtype or self.dtype)))
+        return to_tensor(self._native.gather(rows, pool, None, None, self._cast_to(dtype)))
 
     def gather_into(self, out: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> None:
         """Writes row ``ids[i]`` to ``out[positions[i]]``, cast to the dtype of ``out``; ``positions`` int64 ``[n]``."""
         if self.is_on_gpu:
             return self._device_rows.gather_into(out, positions, ids)
-        self._native.gather(ids, thread_pool(self.num_threads), positions, out, _name(out.dtype))
+        self._native.gather(ids, thread_pool(self.num_threads), positions, out, self._cast_to(out.dtype))
 
     def gather_all(self, out: torch.Tensor, ids: torch.Tensor) -> None:
         """Writes row ``ids[i]`` to ``out[i]``, cast to the dtype of ``out``."""
         if self.is_on_gpu:
             return self._device_rows.gather_into(out, None, ids)
-        self._native.gather(ids, thread_pool(self.num_threads), None, out, _name(out.dtype))
+        self._native.gather(ids, thread_pool(self.num_threads), None, out, self._cast_to(out.dtype))
+
+    def _cast_to(self, dtype: torch.dtype | None) -> str | None:
+        """What rows are cast to; None where they stay as they are, which the core knows more dtypes of."""
+        return None if dtype in (None, self.dtype) else _name(dtype)
 
     @property
     def _native(self) -> _C.RowStore:

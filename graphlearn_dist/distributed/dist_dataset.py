@@ -34,6 +34,7 @@ from ..data.schema import (
 from ..data.topology import Topology
 from ..errors import InvalidArgumentError, PartitionFormatError, UnknownIdError
 from ..partition import CachedRows, PartitionBook, load_partition_layout
+from ..partition.edge_book import OwnedEdgesBook
 from ..partition.partition_book import check_partition_idx
 from ..sampler.device.device_graph import device_of
 from ..typing import EdgeType, NodeType
@@ -426,6 +427,16 @@ class DistDataset(Dataset):
         book = dict(zip(self.schema.edge_types, self.row_books(), strict=True))[etype]
         rows = book.local_ids(self.partition_idx)
         return (edge_ids, rows[source], target) if self.edge_dir == "out" else (edge_ids, source, rows[target])
+
+    def num_edge_ids(self, etype: EdgeType | None = None) -> int | None:
+        """Ids of a type's edges in all partitions are below this; 0 where there is no such type.
+
+        None where partitions that were put together in memory were given no book of their edges.
+        """
+        book = self.edge_books().get(etype)
+        if isinstance(book, OwnedEdgesBook) and not book.knows_all:
+            return None
+        return 0 if book is None else book.num_ids
 
     def row_caches(self) -> dict[str, CachedRows]:
         """Per feature store, the rows of other partitions that this one keeps copies of, where there are any."""

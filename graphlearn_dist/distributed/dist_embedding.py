@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NoReturn
 
 import torch
@@ -15,7 +14,7 @@ from ..core import check_index_vector
 from ..errors import InvalidArgumentError
 from ..typing import NodeType
 from ..utils.shown import shown
-from ..utils.values import is_number
+from ..utils.values import is_number, to_path
 from .embeddings.checkpoint import Checkpoint
 from .embeddings.owners import owners_of
 from .embeddings.settings import DTYPES, EmbeddingSettings, Init, OptimizerSettings
@@ -78,7 +77,7 @@ class DistEmbedding:
         Raises:
             StorageError: there is no checkpoint, or it is damaged.
         """
-        settings = Checkpoint.read(Path(directory)).settings
+        settings = Checkpoint.read(to_path("directory", directory)).settings
         arguments = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
         found = cls(**{**arguments, "dtype": DTYPES[settings.dtype], "path": settings.path or None})
         found.load(directory)
@@ -133,7 +132,7 @@ class DistEmbedding:
             EmbeddingStateError: the servers are not at this trainer's step.
             PeerLostError: a server is gone.
         """
-        self._owners.save(Path(directory).absolute())
+        self._owners.save(to_path("directory", directory).absolute())
 
     def load(self, directory: str | os.PathLike[str]) -> None:
         """Goes on from a checkpoint, written by any number of servers. All trainers call it, and wait for each other.
@@ -147,7 +146,7 @@ class DistEmbedding:
             DeadlineExceededError: a trainer did not load it within ``timeout_s``.
         """
         self.forget_gradients()
-        self._owners.load(Path(directory).absolute())
+        self._owners.load(to_path("directory", directory).absolute())
 
     def forget_gradients(self) -> None:
         """Drops what was recorded since the last step; optimizers' ``zero_grad`` does it."""

@@ -24,12 +24,14 @@ from ..sampler.base import (
 )
 from ..sampler.batch_maker import BatchMaker
 from ..sampler.batches import make_plan, with_own_times
+from ..sampler.convert import with_repeated_seeds
 from ..sampler.epochs.schedule import batch_index
 from ..sampler.inputs import check_input
 from ..sampler.links.exclusion import with_excluded
 from ..sampler.links.negative_sampling import negatives_of
 from ..sampler.plan import SamplingPlan, plain_num_neighbors
 from ..sampler.tasks import GraphAccess
+from ..typing import EdgeType
 from ..utils.coroutines import run_local
 from ..utils.shown import shown
 from .pyg_stores import ServerGraphStore
@@ -163,6 +165,10 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         """Types and counts of the graph."""
         return self._data.schema
 
+    def num_edge_ids(self, edge_type: EdgeType | None = None) -> int | None:
+        """Ids of a type's edges are below this; 0 where there is no such type, None where it is not known."""
+        return self._data.num_edge_ids(edge_type)
+
     @property
     def is_hetero(self) -> bool:
         """Whether the graph is typed."""
@@ -193,6 +199,10 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         """
         inputs = NodeSamplerInput(index.node, index.input_type, index.time)
         batch, positions = self._sample(inputs, SamplingType.NODE, index.input_id, place)
+        if batch.mapping is not None:  # PyG's programs find the seeds in the first nodes
+            specs = self.schema.edge_specs
+            subgraph = with_repeated_seeds(batch.subgraph, batch.mapping, batch.seed_type, specs)
+            batch = replace(batch, subgraph=subgraph)
         return self._output(batch, (positions, inputs.time))
 
     def sample_from_edges(

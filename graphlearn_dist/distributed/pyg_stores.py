@@ -10,7 +10,7 @@ This module imports PyG, which takes as long as importing torch; nothing else of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -85,6 +85,10 @@ class ServerFeatureStore(FeatureStore):  # type: ignore[misc]  # PyG is not type
             if store_name(kind, index) in self._stores
         ]
         return listed + [TensorAttr(types[c.type_index], c.name) for c in self._columns if c.kind != NODE_COLUMN]
+
+    def constant_attrs(self) -> Mapping[Any, Mapping[str, Any]]:
+        """By type (None: of the graph) and name, the attributes without rows; of servers none are known."""
+        return self._data.constants
 
     @property
     def _columns(self) -> tuple[ColumnStore, ...]:

@@ -10,6 +10,7 @@ import torch
 
 from ..errors import InvalidArgumentError, StorageError, UnknownIdError
 from ..typing import NodeType
+from ..utils.values import to_path
 from .results import Results
 
 _AT_ONCE = 1 << 16
@@ -22,6 +23,7 @@ def load_pairs(path: str | Path) -> torch.Tensor:
         StorageError: it cannot be read.
         InvalidArgumentError: it holds no integers.
     """
+    to_path("path", path)
     try:
         found = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

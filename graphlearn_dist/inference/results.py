@@ -15,7 +15,7 @@ import torch
 from ..errors import InvalidArgumentError, StorageError
 from ..partition.layout import type_folder
 from ..typing import NodeType
-from ..utils.values import is_whole, label_of
+from ..utils.values import is_whole, label_of, to_path
 from .rows import Rows, RowsHere
 
 _META = "RESULTS.json"
@@ -172,6 +172,7 @@ def write_results(
                 f"{label_of('rows', node_type)}: expected [num_nodes, width] of {', '.join(_STORED)}, got "
                 f"{_name_of(of_type.dtype)} {list(of_type.shape)}"
             )
+    to_path("out", out)
     here = {node_type: RowsHere(of_type) for node_type, of_type in rows.items()}
     finish_results(out, write_files(out, here, directory, format, file_bytes), fingerprint)
 
@@ -259,7 +260,7 @@ def open_results(directory: str | Path) -> Results:
     Raises:
         StorageError: it is none, is not complete, or its files are gone.
     """
-    root = Path(directory)
+    root = to_path("directory", directory)
     meta = _read_meta(root)
     if meta is None:
         raise StorageError(f"{root}: expected {_META}, found none: no results, or not complete")

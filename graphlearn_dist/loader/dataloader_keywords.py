@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, UnknownIdError
+from ..utils.shown import shown
 from ..utils.values import to_count, to_flag
 
 TORCH_ATTRIBUTES = frozenset(
@@ -101,9 +102,22 @@ class DataLoaderKeywords:
         return self._torch.batch_sampler if self._has_order else None
 
     def batches(self) -> Iterator[torch.Tensor]:
-        """The positions of each batch of an epoch in the program's own order, int64 ``[batch_size]``."""
-        for positions in self._torch.batch_sampler or ():
-            yield torch.as_tensor(positions, dtype=torch.int64)
+        """The positions of each batch of an epoch in the program's own order, int64 ``[batch_size]``.
+
+        Raises:
+            InvalidArgumentError: the program's sampler gives what is no whole number.
+            UnknownIdError: it gives one behind the last seed.
+        """
+        count = len(self.dataset)
+        for batch in self._torch.batch_sampler or ():
+            positions = torch.as_tensor(batch)
+            if positions.numel() and (positions.is_floating_point() or positions.dtype == torch.bool):
+                raise InvalidArgumentError(
+                    f"sampler, batch_sampler: expected positions of seeds, which are whole numbers, got {shown(batch)}"
+                )
+            if positions.numel() and not -count <= int(positions.min()) <= int(positions.max()) < count:
+                raise UnknownIdError(f"sampler, batch_sampler: expected positions of {count} seeds, got {shown(batch)}")
+            yield positions.to(torch.int64)
 
     @property
     def begin(self) -> Callable[[int], None] | None:

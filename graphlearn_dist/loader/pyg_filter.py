@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from ..core import stack_pair
+from ..data.columns import last_dimension_counts
 from ..data.pyg.pyg_adjacency import adjacency_of, cut_adjacency, order_of_rows, values_of
 from ..data.pyg.pyg_graphs import is_pyg_stores
 from ..data.unified_tensor import UnifiedTensor, view_rows
+from ..errors import InvalidArgumentError
+from ..utils.shown import shown
 from ..utils.tensor import from_array
 
 if TYPE_CHECKING:
@@ -73,6 +77,18 @@ class PygFilter:
         attrs = [attr for attr in attrs if attr.index is not None]
         for attr, rows in zip(attrs, data[0].multi_get_tensor(attrs) if attrs else (), strict=True):
             (batch[attr.group_name] if is_typed else batch)[attr.attr_name] = rows
+        if of_edges is not None:  # these stores give rows of what PyG's data have columns of
+            for attr in (*data[0].get_all_tensor_attrs(), *attrs):
+                store = batch[attr.group_name] if is_typed else batch
+                if last_dimension_counts(attr.attr_name) and attr.attr_name in store:
+                    store[attr.attr_name] = store[attr.attr_name].movedim(0, -1)
+        constants: Mapping[Any, Mapping[str, Any]] = getattr(
+            data[0], "constant_attrs", dict
+        )()  # which PyG's stores have not, either
+        for key, named in constants.items():
+            store = batch if key is None else batch[key]
+            for name, value in named.items():
+                store[name] = value
         return batch
 
     def _of_single(self, data: Any, out: Any) -> Any:
@@ -136,7 +152,14 @@ class PygFilter:
             return view.gather(ids, num_threads=self._num_threads)
         from torch_geometric.loader.utils import index_select
 
-        return index_select(value, ids.to(value.device) if isinstance(value, torch.Tensor) else ids, dim=dim)
+        try:
+            return index_select(value, ids.to(value.device) if isinstance(value, torch.Tensor) else ids, dim=dim)
+        except (TypeError, ValueError, NotImplementedError) as error:  # which do not say what they are about
+            of_type = "" if key is None else f" of {key}"
+            raise InvalidArgumentError(
+                f"data: {name!r}{of_type}: expected a dense tensor or an array of numbers, as a batch has the rows of "
+                f"its own nodes or edges, got {shown(value)}: {error}"
+            ) from error
 
     def _view(self, key: Any, name: str, value: Any) -> UnifiedTensor | None:
         """The core's view of rows, kept while the data have the same; None where the core does not gather them."""
@@ -155,7 +178,7 @@ def _by_row(row: torch.Tensor, col: torch.Tensor, ids: torch.Tensor | None) -> t
 
 def _view_of(value: Any) -> UnifiedTensor | None:
     if isinstance(value, np.ndarray):
-        if not value.flags.c_contiguous or value.dtype.hasobject or not value.dtype.isnative:
+        if not value.flags.c_contiguous or value.dtype.kind not in "biufc" or not value.dtype.isnative:
             return None
         value = from_array(value, "data")
     # Rows that gradients flow back to, and those of tensors that wrap others, are torch's own business.

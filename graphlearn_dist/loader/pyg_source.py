@@ -20,7 +20,7 @@ from ..errors import InvalidArgumentError
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingType
 from ..sampler.epochs.fingerprint import Settings, config_settings, input_settings
 from ..sampler.inputs import to_link_input
-from ..sampler.links.exclusion import Exclusion, with_excluded
+from ..sampler.links.exclusion import Exclusion, check_excluded, with_excluded
 from ..telemetry import BatchCounts
 from ..utils.shown import shown
 from ..utils.tensor import host_tensor
@@ -111,11 +111,19 @@ class PygSource:
         self._is_ours = isinstance(sampler, PyGSampler)
         self._input = input_data
         self._is_links = hasattr(input_data, "row")
+        method = "sample_from_edges" if self._is_links else "sample_from_nodes"
+        if not callable(getattr(sampler, method, None)):
+            raise InvalidArgumentError(
+                f"{'link' if self._is_links else 'node'}_sampler: expected a sampler as PyG's BaseSampler is one, with "
+                f"{method}(), got {shown(sampler)}"
+            )
         self._excluding = excluding
         if excluding is not None and not self._is_ours:
             raise InvalidArgumentError(
                 f"exclude: expected None with a sampler that knows nothing of it, got one and {type(sampler).__name__}"
             )
+        if excluding is not None:
+            check_excluded(excluding, sampler.num_edge_ids)
         self._neg_sampling = neg_sampling
         self._custom_cls = custom_cls
         self._filter = PygFilter(num_threads)
@@ -249,7 +257,8 @@ def node_input(data: Any, input_nodes: Any, input_time: Any, input_id: Any, coun
     input_time, input_id = _on_host(input_time, "input_time"), _on_host(input_id, "input_id")
     for name, given in (("input_time", input_time), ("input_id", input_id)):
         if given is not None and (not isinstance(given, torch.Tensor) or given.shape != ids.shape):
-            raise InvalidArgumentError(f"{name}: expected one entry for each of {len(ids)} seeds, got {shown(given)}")
+            wanted = f"a tensor with one entry for each of {len(ids)} seeds"
+            raise InvalidArgumentError(f"{name}: expected {wanted}, got {shown(given)}")
     return PygInput(input_id, ids, input_time, node_type)
 
 
@@ -300,7 +309,8 @@ def link_input(
     )
     for name, given in (("edge_label", edge_label), ("edge_label_time", edge_label_time), ("input_id", input_id)):
         if given is not None and (not isinstance(given, torch.Tensor) or given.dim() < 1 or len(given) != count):
-            raise InvalidArgumentError(f"{name}: expected one entry for each of {count} links, got {shown(given)}")
+            wanted = f"a tensor with one entry for each of {count} links"
+            raise InvalidArgumentError(f"{name}: expected {wanted}, got {shown(given)}")
     if edge_label is not None and neg_sampling is not None:
         if neg_sampling.is_triplet():
             raise InvalidArgumentError("edge_label: expected None with triplet negatives, which have no labels")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..data.dataset import Dataset
+from ..errors import InvalidArgumentError
 from ..sampler.base import SamplingType
 from ..sampler.neighbor_sampler import NeighborSampler
 from ..sampler.plan import check_num_neighbors
@@ -83,6 +84,11 @@ class SubGraphLoader(NodeLoader):
         locality: int | None = None,
         **keywords: Any,
     ) -> None:
+        if not isinstance(data, Dataset):
+            raise InvalidArgumentError(
+                f"data: expected a Dataset, got {type(data).__name__}; of PyG's data, NeighborLoader with "
+                "subgraph_type='induced' makes such batches, and GraphSource.from_pyg(data).to_dataset() a Dataset"
+            )
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler.of_dataset(
                 data,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -240,7 +239,7 @@ def build_partition_feature(
         InvalidArgumentError: an argument is wrong, the partition has these features, or other partitions have some of
             another dtype or shape.
     """
-    layout = load_partition_layout(Path(root_dir))
+    layout = load_partition_layout(root_dir)
     check_partition_idx(partition_idx, layout.num_parts)
     node_books: dict[Any, PartitionBook] = {key: info.feature_book for key, info in layout.nodes.items()}
     edge_books: dict[Any, PartitionBook] = {key: info.feature_book for key, info in layout.edges.items()}

@@ -88,6 +88,11 @@ class OwnedEdgesBook(PartitionBook):
     def num_ids(self) -> int:
         return self._num_ids
 
+    @property
+    def knows_all(self) -> bool:
+        """Whether it counts the edges of all partitions, and not those of one alone, which knows of no others."""
+        return self.num_partitions == 1 or sum(size > 0 for size in self._sizes) > 1
+
     def for_partition(self, partition_idx: int) -> OwnedEdgesBook:
         book = OwnedEdgesBook(self._num_ids, self._sizes, partition_idx, open_ids=self._open_ids)
         book._ids, book._lists = self._ids, self._lists

@@ -16,7 +16,7 @@ import torch
 from ..data.zone_order import ZoneOrder
 from ..errors import InvalidArgumentError, PartitionFormatError
 from ..typing import EdgeType, NodeType, as_str
-from ..utils.values import check_disjoint, label_of
+from ..utils.values import check_disjoint, label_of, to_path
 from . import meta_checks
 from .edge_book import EdgeBook, OwnedEdgesBook, edge_book_from_dict
 from .partition_book import (
@@ -314,7 +314,9 @@ class _PartitionReader:
         where = self.layout.root / file.path
         if not file.shape or file.shape[0] != num_rows:
             raise PartitionFormatError(f"{where}: expected {num_rows} rows, found {list(file.shape)}")
-        if (expected := meta_checks.other_vector(name, num_rows, file.dtype, file.shape)) is not None:
+        is_free = group in ("node_attr", "edge_attr")  # whose names are those that a program's attributes have
+        expected = None if is_free else meta_checks.other_vector(name, num_rows, file.dtype, file.shape)
+        if expected is not None:
             raise PartitionFormatError(f"{where}: expected {expected}, found {file.dtype} {list(file.shape)}")
         return open_array(self.layout.root, file, verify=self.verify)
 
@@ -402,7 +404,7 @@ def resolve_verify(files: Iterable[ArrayFile], verify: bool | None) -> bool:
     return sum(file.num_bytes for file in files) <= VERIFY_UP_TO_BYTES if verify is None else verify
 
 
-def load_partition_layout(root_dir: str | Path, *, verify: bool | None = None) -> PartitionLayout:
+def load_partition_layout(root_dir: str | os.PathLike[str], *, verify: bool | None = None) -> PartitionLayout:
     """Reads META.json, the books and the splits of a partition directory.
 
     Args:
@@ -413,7 +415,7 @@ def load_partition_layout(root_dir: str | Path, *, verify: bool | None = None) -
     Raises:
         PartitionFormatError: the directory is foreign, of another version, incomplete or damaged.
     """
-    root = Path(root_dir)
+    root = to_path("root_dir", root_dir)
     meta = read_meta(root)
     try:
         listed = list(map(ArrayFile.from_dict, meta["files"]))

@@ -15,6 +15,7 @@ from ..typing import FeaturePartitionData, GraphPartitionData
 from ..utils.device import parse_device
 from ..utils.shown import shown
 from ..utils.tensor import id2idx
+from ..utils.values import to_path
 from .layout import (
     CachedRows,
     EdgeKey,
@@ -91,7 +92,7 @@ def load_graph_partition_data(
         None where there is no such directory.
     """
     _check_device(device)
-    path = Path(graph_data_dir)
+    path = to_path("graph_data_dir", graph_data_dir)
     if not path.exists():
         return None
     layout, partition_idx = _find_partition(path)
@@ -112,7 +113,7 @@ def load_feature_partition_data(
         None where there is no such directory.
     """
     _check_device(device)
-    path = Path(feature_data_dir)
+    path = to_path("feature_data_dir", feature_data_dir)
     if not path.exists():
         return None
     layout, index = _find_partition(path)

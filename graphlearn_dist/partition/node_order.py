@@ -10,7 +10,7 @@ from ..data.zone_order import ZoneOrder, check_order
 from ..errors import InvalidArgumentError
 from ..typing import NodeType
 from ..utils.system.disk import disk_errors
-from ..utils.values import label_of
+from ..utils.values import label_of, to_path
 from .assembly import write_order
 from .layout import array_path, load_partition_layout, read_meta
 from .meta_entries import write_meta
@@ -31,7 +31,7 @@ def save_node_order(root_dir: str | Path, order: ZoneOrder | Mapping[NodeType, Z
         PartitionFormatError: this is no partition directory, or a damaged one.
         StorageError: the disk is full, or fails; the directory is as it was.
     """
-    root, orders = Path(root_dir), by_type(order)
+    root, orders = to_path("root_dir", root_dir), by_type(order)
     nodes = load_partition_layout(root).nodes
     if not orders:
         raise InvalidArgumentError("order: expected a ZoneOrder, or one of some node type, got none")

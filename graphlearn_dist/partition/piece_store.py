@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from ..utils.system.directory_lock import locked_directory
+from ..utils.values import to_path
 from .layout import META_FILE, EdgeKey, NodeKey
 from .storage import ArrayFile, open_array, write_tensor
 
@@ -123,7 +124,7 @@ class PieceStore:
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = Path(root)
+        self.root = to_path("output_dir", root)
         self.folder = self.root / PIECES
         self._lock = contextlib.ExitStack()
 

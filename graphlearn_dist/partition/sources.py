@@ -14,7 +14,7 @@ from ..core import available_cores, thread_pool
 from ..data.sources import GraphSource
 from ..errors import InvalidArgumentError, PartitionFormatError
 from ..utils.shown import shown
-from ..utils.values import count_not_finite, label_of
+from ..utils.values import count_not_finite, label_of, to_path
 from .edge_book import OwnedEdgesBook
 from .layout import EdgeKey, NodeKey, PartitionArrays, array_path, load_partition_layout
 from .ordering.zone_partitioner import KaMinParPartitioner, LDGPartitioner
@@ -121,7 +121,7 @@ def verify(root_dir: str | Path) -> str:
     Raises:
         PartitionFormatError: something is damaged; the message names the file.
     """
-    check_complete(root_dir)
+    check_complete(to_path("root_dir", root_dir))
     layout = load_partition_layout(root_dir, verify=True)
     lines = [f"{layout.root}: {layout.num_parts} partitions, {layout.edge_dir}-neighbors"]
     for about in layout.columns.get("nodes", {}).values():

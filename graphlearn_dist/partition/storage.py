@@ -19,6 +19,7 @@ from .. import _C
 from ..errors import InvalidArgumentError, PartitionFormatError, StorageError
 from ..utils.system.disk import disk_errors
 from ..utils.system.scratch import scratch_folder
+from ..utils.values import to_path
 
 META_FILE = "META.json"
 _OWN_NAME = re.compile(r"META\.json|part\d+")  # what says that there are partitions already
@@ -86,11 +87,11 @@ class ArrayFile:
         return cls(path, dtype, tuple(shape), num_bytes, crc32)
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """The name under which a dtype is stored; StorageError for one that the format has not."""
+def dtype_name(dtype: torch.dtype, path: str = "") -> str:
+    """The name under which a dtype is stored, in a file; StorageError for one that the format has not."""
     name = str(dtype).removeprefix("torch.")
     if name not in _DTYPES:
-        raise StorageError(f"dtype: expected one of {', '.join(_DTYPES)}, got {name}")
+        raise StorageError(f"{path and path + ': '}dtype: expected one of {', '.join(_DTYPES)}, got {name}")
     return name
 
 
@@ -107,9 +108,7 @@ def _as_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 def new_directory(path: str | os.PathLike[str]) -> Path:
     """``path``; InvalidArgumentError unless nothing is there, or a directory without a partition directory's files."""
-    if not isinstance(path, (str, os.PathLike)) or not str(path) or "\0" in str(path):
-        raise InvalidArgumentError(f"output_dir: expected a path, got {path!r}")
-    directory = Path(path)
+    directory = to_path("output_dir", path)
     if directory.exists() and not directory.is_dir():
         raise InvalidArgumentError(f"output_dir: expected a directory, got the file {directory}")
     names = os.listdir(directory) if directory.exists() else []
@@ -168,7 +167,7 @@ class ArrayWriter:
 
     def __init__(self, root: Path, path: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         self._path, self._dtype, self._shape = path, dtype, shape
-        self._name, self._num_rows = dtype_name(dtype), 0
+        self._name, self._num_rows = dtype_name(dtype, path), 0
         target = root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(target, "wb")  # noqa: SIM115 (close() does)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..data.schema import EdgeDirection, GraphSchema
-from ..messages import LinkLabels, SampledBatch
+from ..messages import LinkLabels, SampledBatch, Subgraph
 from ..typing import EdgeType, reverse_edge_type
 from .outputs import EdgeIndex, HeteroSamplerOutput, SamplerOutput
 
@@ -98,3 +100,45 @@ def to_pyg_v1(batch: SampledBatch) -> tuple[int, torch.Tensor, list[EdgeIndex]]:
         layers.append(EdgeIndex(edge_index[:, :num_edges], None if ids is None else ids[:num_edges], size))
         num_targets += new_nodes
     return batch.input_positions.numel(), sampled.nodes[0], layers[::-1]
+
+
+def with_repeated_seeds(
+    sampled: Subgraph, mapping: torch.Tensor, seed_type: int, edge_specs: Sequence[tuple[int, int]]
+) -> Subgraph:
+    """An induced subgraph whose first nodes are the seeds as they were given, where it has each node once.
+
+    A seed that comes again gets the edges of its node, too; edges that lead from the node begin at its first place.
+
+    Args:
+        sampled: with induced edges.
+        mapping: int64 ``[num_seeds]``, local ids of the seeds, as a batch has them.
+        seed_type: their node type.
+        edge_specs: by edge type, (node type that was sampled for, neighbors' type), see ``GraphSchema``.
+    """
+    num_seeds, num_distinct = len(mapping), int(mapping.max()) + 1 if len(mapping) else 0
+    if num_seeds == num_distinct:
+        return sampled
+    own = sampled.nodes[seed_type]
+    order = torch.argsort(mapping, stable=True)
+    # By local id of before: how many places a node has now, where those begin in `places`, and thus the first.
+    copies = torch.cat([torch.bincount(mapping), torch.ones(len(own) - num_distinct, dtype=torch.int64)])
+    begins = copies.cumsum(0) - copies
+    places = torch.cat([order, torch.arange(num_seeds, num_seeds + len(own) - num_distinct)])
+    edge_index, edge_ids = [], []
+    for (rows, cols), ids, (to_type, from_type) in zip(sampled.edge_index, sampled.edge_ids, edge_specs, strict=True):
+        sources, targets, kept = rows, cols, ids
+        if from_type == seed_type:
+            sources = places[begins[sources]]
+        if to_type == seed_type:
+            repeats = copies[cols]
+            edge = torch.repeat_interleave(torch.arange(len(cols)), repeats)
+            nth = torch.arange(len(edge)) - (repeats.cumsum(0) - repeats)[edge]
+            targets = places[begins[cols[edge]] + nth]
+            by_target = torch.argsort(targets, stable=True)
+            targets, edge = targets[by_target], edge[by_target]
+            sources, kept = sources[edge], None if ids is None else ids[edge]
+        edge_index.append(torch.stack([sources, targets]))
+        edge_ids.append(kept)
+    nodes = list(sampled.nodes)
+    nodes[seed_type] = torch.cat([own[mapping], own[num_distinct:]])
+    return replace(sampled, nodes=tuple(nodes), edge_index=tuple(edge_index), edge_ids=tuple(edge_ids))

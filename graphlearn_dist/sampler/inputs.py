@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,10 +27,11 @@ from .base import (
     RemoteSamplerInput,
     SamplerInput,
 )
-from .links.exclusion import Exclusion, check_edge_ids, to_exclusion
+from .links.exclusion import Exclusion, check_edge_ids, check_excluded, to_exclusion
 from .links.negative_sampling import negatives_of
 
 _FILE_SUFFIXES = (".npy", ".pt")
+Seeds = TypeVar("Seeds", NodeSamplerInput, EdgeSamplerInput)
 
 
 def to_sampler_input(input_nodes: Any, input_time: Any = None) -> NodeSamplerInput | RemoteSamplerInput:
@@ -356,7 +357,10 @@ def resolve_input(
     """
     if isinstance(sampler_input, RemoteSamplerInput):
         sampler_input = sampler_input.to_local_sampler_input(dataset)
-    return check_input(sampler_input, dataset.schema)
+    sampler_input = check_input(sampler_input, dataset.schema)
+    if isinstance(sampler_input, EdgeSamplerInput):
+        check_excluded(sampler_input, dataset.num_edge_ids)
+    return sampler_input
 
 
 def check_input(
@@ -368,8 +372,7 @@ def check_input(
         count = schema.num_nodes[schema.node_type_index(sampler_input.input_type, "input_nodes")]
         if sampler_input.mask_length not in (None, count):
             raise InvalidArgumentError(f"input_nodes: expected a mask [{count}], got [{sampler_input.mask_length}]")
-        _checked_times(sampler_input.time, len(sampler_input), "input_time")
-        return sampler_input
+        return _with_times(sampler_input, _checked_times(sampler_input.time, len(sampler_input), "input_time"))
     edge_type_index(schema, sampler_input.input_type, "edge_label_index")
     ends = (None, None) if sampler_input.input_type is None else sampler_input.input_type[::2]
     for ids, node_type in zip((sampler_input.row, sampler_input.col), ends, strict=True):
@@ -379,11 +382,16 @@ def check_input(
             f"edge_label_index: expected as many sources as targets, got {sampler_input.row.numel()} and "
             f"{sampler_input.col.numel()}"
         )
-    _checked_times(sampler_input.time, len(sampler_input), "edge_label_time")
+    times = _checked_times(sampler_input.time, len(sampler_input), "edge_label_time")
     for name in ("excluded", "excluded_reverse"):
         if (edge_ids := getattr(sampler_input, name)) is not None:
             check_edge_ids(edge_ids, name, len(sampler_input))
-    return sampler_input
+    return _with_times(sampler_input, times)
+
+
+def _with_times(inputs: Seeds, times: torch.Tensor | None) -> Seeds:
+    """The same seeds or links with times as the core reads them; itself where they are so already."""
+    return inputs if times is inputs.time else replace(inputs, time=times)
 
 
 def _check_ids(schema: GraphSchema, ids: Any, node_type: str | None, name: str) -> None:

@@ -28,6 +28,7 @@ from ..utils.progress import Progress, Report
 from ..utils.system.directory_lock import locked_directory
 from ..utils.system.disk import disk_errors
 from ..utils.units import parse_size
+from ..utils.values import to_path
 from .buckets import Budget
 from .columns import CheckedChunk, id_kind
 from .config import EdgeTable, NodeTable, SourceSpec, TablesConfig
@@ -101,7 +102,7 @@ def build(
     tables = TablesConfig.load(config)
     budget = Budget(_working_bytes(parse_size(memory, name="memory")), num_threads or available_cores())
     options = {"num_parts": num_parts, "kind": kind, "edge_dir": edge_dir, "seed": seed}
-    return build_with(tables, Path(output_dir), options, budget, resume=resume, progress=progress)
+    return build_with(tables, to_path("output_dir", output_dir), options, budget, resume=resume, progress=progress)
 
 
 def _working_bytes(memory_bytes: int) -> int:

@@ -22,6 +22,7 @@ from .. import _C
 from ..core import to_tensor
 from ..errors import InvalidArgumentError, StorageError, TableError, UnknownIdError
 from ..partition.layout import NodeKey, array_path, load_partition_layout
+from ..utils.values import to_path
 from .buckets import Budget
 from .columns import Array, CheckedChunk, Ids, as_ids, id_kind, native_ids, one_array
 from .extra import open_duckdb
@@ -361,14 +362,15 @@ class IdMap:
     def __init__(self, directory: str | Path, node_type: NodeKey = None) -> None:
         import pyarrow.parquet as pq
 
-        layout = load_partition_layout(directory, verify=False)
+        root = to_path("directory", directory)
+        layout = load_partition_layout(root, verify=False)
         if node_type not in layout.nodes:
             raise InvalidArgumentError(f"node_type: expected one of {list(layout.nodes)}, got {node_type!r}")
         self._num_nodes = layout.nodes[node_type].count
         self._dense = layout.columns.get("nodes", {}).get(node_type, {}).get("id_map") is None
         if self._dense:
             return
-        self._path = Path(directory) / map_path(node_type)
+        self._path = root / map_path(node_type)
         with table_errors(str(self._path)):
             self._file = pq.ParquetFile(self._path, memory_map=True)
         meta = self._file.metadata

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..errors import InvalidArgumentError, StorageError
+from ..utils.values import to_path
 from .trace import LOOP, MADE, PART_SUFFIX
 
 WAIT, COMPUTE = "wait", "compute"
@@ -133,7 +134,7 @@ def read_trace(path: str | Path) -> list[ProcessSpans]:
         InvalidArgumentError: there is nothing of the kind.
         StorageError: a file is damaged.
     """
-    place = Path(path)
+    place = to_path("path", path)
     if place.is_dir():
         return read_parts(place)
     try:

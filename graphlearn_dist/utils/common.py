@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
@@ -10,11 +9,12 @@ import numpy as np
 import torch
 
 from .system.ports import free_port
+from .values import to_path
 
 
 def ensure_dir(dir_path: str) -> None:
     """Makes a directory and its parents, where they are missing."""
-    os.makedirs(dir_path, exist_ok=True)
+    to_path("dir_path", dir_path).mkdir(parents=True, exist_ok=True)
 
 
 def seed_everything(seed: int) -> None:

@@ -290,6 +290,19 @@ def unified_of_rows() -> UnifiedTensor:
     return tensor
 
 
+@pytest.mark.parametrize(
+    "append", [UnifiedTensor.append_cpu_tensor, lambda tensor, rows: tensor.init_from([rows], [-1])]
+)
+def test_pieces_for_the_host_come_from_a_gpu_to_host_memory(
+    append: Callable[[UnifiedTensor, torch.Tensor], None],
+) -> None:
+    tensor = UnifiedTensor()
+    append(tensor, OnGpu(ROWS))
+    (part,) = tensor.parts
+    assert (type(part), part.device.type, tensor.is_on_gpu) == (torch.Tensor, "cpu", False)
+    assert torch.equal(tensor[IDS], ROWS[IDS])
+
+
 def flat(value: Any) -> list[torch.Tensor]:
     if isinstance(value, dict):
         value = list(value.values())

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...config import DEFAULT_SSH, PULSE_INTERVAL_S, SILENCE_S, LaunchContext, port_range_environ
 from ...errors import InvalidArgumentError
+from ...utils.values import to_path
 
 DEFAULT_PORT = 29400
 _PORTS_OF_JOB = ("registry", "torch")  # the first ones of a range
@@ -222,8 +223,9 @@ def read_hosts(path: str | Path) -> list[Host]:
     Raises:
         InvalidArgumentError: the file cannot be read, a line is not of that form, or there is no host.
     """
+    file = to_path("path", path)
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InvalidArgumentError(f"hosts: cannot read {path}: {reason}") from error

@@ -74,7 +74,7 @@ class DeviceTopology:
     @property
     def num_edge_ids(self) -> int:
         """Edge ids are below this."""
-        return int(self._topo.edge_ids.max()) + 1 if self.edge_count else 0
+        return self._topo.num_edge_ids
 
     def share(self) -> dict[str, OnGpu]:
         """Handles of the arrays that have been brought to the memory of the GPU, or of its group, by name.

@@ -146,7 +146,7 @@ def parts_of(dataset: Dataset) -> PartitionParts:
         num_nodes=counts,
         node_books=node_books,
         node_feature_books=node_books,
-        edge_books={key: RangePartitionBook.near_equal(topology.edge_count, 1) for key, topology in graphs.items()},
+        edge_books={key: RangePartitionBook.near_equal(topology.num_edge_ids, 1) for key, topology in graphs.items()},
         graphs=graphs,
         node_features={key: _rows_by_id(feature) for key, feature in by_type(dataset.node_features).items()},
         node_labels={key: _rows_by_id(rows) for key, rows in labels.items()},

@@ -77,8 +77,8 @@ class Graph(graph.Graph):
 
 def take_gpu(dataset: Dataset, device: Any, *, may_take: bool = True) -> None:
     """Gives graphs that were made for a GPU, and without a device, that of a loader, as GraphLearn-for-PyTorch has them
-    take the current one when they are first sampled. Where that is none, a warning says so of mode ``"CUDA"``, once a
-    process; ``"ZERO_COPY"`` is the mode of graphs whose program says nothing.
+    take the current one when they are first sampled. Where that is none, a warning says so of mode ``"CUDA"``, and of
+    ``"ZERO_COPY"``, the mode of graphs whose program says nothing, where there is a GPU; once a process.
 
     Args:
         dataset: graphs and features.
@@ -97,6 +97,8 @@ def take_gpu(dataset: Dataset, device: Any, *, may_take: bool = True) -> None:
             one.sample_on(gpu)
     elif any(one.mode == "CUDA" for one in graphs):
         _tell_of_cpu(str(device))
+    elif torch.cuda.device_count():  # which asks the driver's library, not CUDA: forks may come after it
+        _tell_of_idle_gpu()
 
 
 @functools.cache
@@ -105,6 +107,15 @@ def _tell_of_cpu(device: str) -> None:
         "graph_mode='CUDA': the CPU samples: the graph was given no device, and cannot take the loader's, %s; give "
         "init_graph(..., device=0) or the load of the data set the GPU that is to sample, in a build with CUDA",
         device,
+    )
+
+
+@functools.cache
+def _tell_of_idle_gpu() -> None:
+    logger.warning(
+        "graph_mode='ZERO_COPY', which is the default: the CPU samples, though a GPU is there: the graph was given no "
+        "device, and cannot take its loader's; init_graph(..., device=0), or the load of the data set with it, has the "
+        "GPU sample, in a build with CUDA, and graph_mode='CPU' says that the CPU is to"
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...utils.common import ensure_dir, get_free_port, index_select, merge_dict, seed_everything
+from ...utils.values import to_path
 
 
 def count_dict(in_dict: dict[Any, Any], out_dict: dict[Any, list[int]], target_len: int) -> None:
@@ -31,7 +32,7 @@ def default_id_filter(node_pb: Any, partition_idx: int) -> torch.Tensor:
 
 
 def _ckpt_path(ckpt_dir: str | os.PathLike[str], ckpt_seq: int) -> Path:
-    return Path(ckpt_dir) / f"model_seq_{ckpt_seq}.ckpt"
+    return to_path("ckpt_dir", ckpt_dir) / f"model_seq_{ckpt_seq}.ckpt"
 
 
 def save_ckpt(
@@ -42,11 +43,12 @@ def save_ckpt(
     epoch: float = 0,
 ) -> None:
     """Saves a model, its optimizer if given, and the epoch, as number ``ckpt_seq`` in a directory, made if missing."""
+    path = _ckpt_path(ckpt_dir, ckpt_seq)
     ensure_dir(ckpt_dir)
     saved: dict[str, Any] = {"seq": ckpt_seq, "epoch": epoch, "model_state_dict": model.state_dict()}
     if optimizer is not None:
         saved["optimizer_state_dict"] = optimizer.state_dict()
-    torch.save(saved, _ckpt_path(ckpt_dir, ckpt_seq))
+    torch.save(saved, path)
 
 
 def load_ckpt(

@@ -102,7 +102,7 @@ def repartition(
     """
     if by is not None:
         check_orderer(by)
-    layout = load_partition_layout(Path(root_dir))
+    layout = load_partition_layout(root_dir)
     directory = new_directory(output_dir)
     with disk_errors(directory):
         directory.absolute().parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -113,6 +113,27 @@ def check_edge_ids(given: Any, name: str, count: int | None = None) -> torch.Ten
     if ids.numel() and (least := int(ids.min())) < NO_EDGE:
         raise UnknownIdError(f"{name}: expected ids of edges, or {NO_EDGE} for none, got {least}")
     return ids
+
+
+def check_excluded(links: EdgeSamplerInput, num_edge_ids: Callable[[EdgeType | None], int | None]) -> None:
+    """UnknownIdError where links leave out edges that the graph does not have.
+
+    Args:
+        links: may leave out nothing.
+        num_edge_ids: gives what the ids of a type's edges are below, 0 for a type that is not there; None: not known.
+    """
+    reverse_name = "reverse_eids" if links.reverse_type == links.input_type else "reverse_etypes"
+    for name, edge_ids, edge_type in (
+        ("edge_label_id (excluded)", links.excluded, links.input_type),
+        (f"{reverse_name} (excluded_reverse)", links.excluded_reverse, links.reverse_type),
+    ):
+        if edge_ids is None or not edge_ids.numel():
+            continue
+        count, largest = num_edge_ids(edge_type), int(edge_ids.max())
+        if count is not None and largest >= count:
+            edges = "edges" if edge_type is None else f"edges of type {edge_type}"
+            known = f"ids of {edges}, which are below {count}, or" if count else f"as the graph has no {edges}, only"
+            raise UnknownIdError(f"{name}: expected {known} {NO_EDGE} for none, got {largest}")
 
 
 def _reverse_type(given: Any, edge_type: EdgeType | None) -> EdgeType:

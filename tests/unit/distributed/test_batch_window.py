@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -12,7 +14,13 @@ import pytest
 import torch
 
 from graphlearn_dist.distributed.producers.batch_producer import BatchProducer, BatchRequest
-from graphlearn_dist.errors import ChannelClosedError, DeadlineExceededError, PeerLostError, SamplingWorkerError
+from graphlearn_dist.errors import (
+    ChannelClosedError,
+    DeadlineExceededError,
+    PeerLostError,
+    ProducerGoneError,
+    SamplingWorkerError,
+)
 from graphlearn_dist.messages import EndOfEpoch, SampledBatch, SampledBatches, Subgraph, WorkerFailure
 from graphlearn_dist.sampler.epochs.fingerprint import Settings
 from graphlearn_dist.sampler.epochs.schedule import BatchIndices
@@ -306,3 +314,31 @@ def test_an_alarm_does_not_hold_a_producer() -> None:
     alarm: Future[None] = Future()
     NeverMade(60, alarm).close()
     alarm.set_exception(PeerLostError("server-0", "it is gone"))  # nobody is there to be told
+
+
+class LostOnce(MadeInGroups):
+    """Its first server is lost, and another one cannot be asked at first."""
+
+    def _recover(self, request: BatchRequest, lost: PeerLostError | ProducerGoneError) -> Any:
+        error: Exception = lost
+        for is_there in (False, True):
+            try:
+                if not is_there:
+                    raise PeerLostError("server-1", "it is not there")
+                return SampledBatches((made_batch(0), made_batch(1)))
+            except PeerLostError as again:
+                error = again  # its traceback has this frame, and so those that called it
+        raise error
+
+
+def test_what_came_after_a_loss_is_the_readers_alone() -> None:
+    producer = LostOnce(2, 2)
+    producer.start(1, 0, BatchIndices(0, 4))
+    producer.requests[0][1].set_exception(PeerLostError("server-0", "it is gone"))
+    gc.collect()
+    gc.disable()  # a cycle of an error and its traceback is left to the collector
+    try:
+        there = [weakref.ref(producer.recv()), weakref.ref(producer.recv())]
+        assert [ref() for ref in there] == [None, None]
+    finally:
+        gc.enable()

@@ -99,10 +99,12 @@ def test_kinds_of_distributed_graphs_and_features() -> None:
 
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    graph._tell_of_cpu.cache_clear()
+    for tell in (graph._tell_of_cpu, graph._tell_of_idle_gpu):
+        tell.cache_clear()
     with caplog.at_level(logging.WARNING, "graphlearn_dist"):
         yield caplog
-    graph._tell_of_cpu.cache_clear()
+    for tell in (graph._tell_of_cpu, graph._tell_of_idle_gpu):
+        tell.cache_clear()
 
 
 def ring_of(mode: str, device: Any = None) -> glt.data.Dataset:
@@ -124,8 +126,28 @@ def test_a_graph_without_a_device_takes_that_of_its_loader(
     for dataset, device in ((ring_of("CPU"), None), (ring_of("CUDA", 0), 0)):
         graph.take_gpu(dataset, 1)
         assert dataset.graph.device == device
-    graph.take_gpu(ring_of("ZERO_COPY"), None)
     assert told.records == []
+
+
+def test_the_default_mode_tells_of_a_gpu_that_does_not_sample(
+    told: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and only where there is a GPU: on other hosts it is the mode of every program, and nobody is told."""
+    seeds = torch.arange(4)
+    for mode, gpus, records in (("ZERO_COPY", 0, 0), ("CPU", 1, 0), ("ZERO_COPY", 1, 1), ("ZERO_COPY", 1, 1)):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        assert len(list(glt.loader.NeighborLoader(ring_of(mode), [1], seeds, batch_size=2))) == 2
+        assert len(told.records) == records
+    assert "graph_mode='ZERO_COPY', which is the default: the CPU samples, though a GPU is there" in told.text
+    dataset = ring_of("ZERO_COPY")
+    graph._tell_of_idle_gpu.cache_clear()
+    monkeypatch.setattr(_C, "cuda_device_count", lambda: 1)
+    monkeypatch.setattr(_C, "cuda_is_built", lambda: True)
+    graph.take_gpu(dataset, 0, may_take=False)  # workers, or a partition
+    assert len(told.records) == 2
+    graph.take_gpu(dataset, 0)
+    assert dataset.graph.device == 0
+    assert len(told.records) == 2
 
 
 def test_where_a_graph_for_a_gpu_is_sampled_by_the_cpu_that_is_told(

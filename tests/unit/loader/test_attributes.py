@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NodeLoader as PygNodeLoader
 
-from graphlearn_dist.data import GraphSource
+from graphlearn_dist.data import Dataset, GraphSource
 from graphlearn_dist.distributed import (
     CollocatedDistSamplingWorkerOptions,
     DistDataset,
@@ -252,3 +253,37 @@ def test_a_number_without_dimensions(dtype: torch.dtype, tmp_path: Path) -> None
     found = layout.constants[None]["scale"]
     assert (found.dtype, found.shape) == (dtype, ())
     assert torch.equal(found, data.scale)
+
+
+@pytest.mark.parametrize(
+    ("make", "got"),
+    [
+        (lambda count: [str(node) for node in range(count)], r"got \['0', '1', .*list"),
+        (lambda count: np.array(["a"] * count), "got array.*numpy.str_"),
+        (lambda count: np.array([None] * count), "got array.*numpy.object_"),
+        (lambda count: torch.eye(count).to_sparse_csr(), r"got tensor.*index_select"),
+    ],
+    ids=["list", "texts", "objects", "csr"],
+)
+def test_what_has_no_rows_is_named(make: Any, got: str) -> None:
+    data = homogeneous()
+    data.names = make(50)
+    with pytest.raises(InvalidArgumentError, match=f"^data: 'names': expected a dense tensor or .*{got}"):
+        next(iter(NeighborLoader(data, [2], torch.arange(4))))
+    data = typed()
+    data["item"].names = make(20)
+    with pytest.raises(InvalidArgumentError, match=f"^data: 'names' of item: expected a dense tensor .*{got}"):
+        next(iter(NeighborLoader(data, [2], "user")))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.complex64])
+def test_dtypes_that_the_core_only_moves(dtype: torch.dtype) -> None:
+    rows = torch.arange(12.0).view(4, 3).to(dtype)
+    data = Data(edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), x=rows, num_nodes=4)
+    dataset = Dataset(edge_dir="in")
+    dataset.init_graph(data.edge_index)
+    dataset.init_node_features(rows, dtype=None)
+    for given in (data, dataset):
+        batch = next(iter(NeighborLoader(given, [1], torch.tensor([2, 0]), batch_size=2)))
+        assert batch.x.dtype == dtype
+        assert torch.equal(batch.x.view(torch.uint8), rows.view(torch.uint8)[batch.n_id])

@@ -14,12 +14,15 @@ from torch_geometric.sampler import BaseSampler
 
 from graphlearn_dist import _C
 from graphlearn_dist.core import to_tensor
+from graphlearn_dist.data import Dataset
+from graphlearn_dist.distributed.dist_dataset import DistDataset
 from graphlearn_dist.distributed.partitions.partition_service import PartitionService
 from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.loader import LinkLoader, LinkNeighborLoader, get_edge_label_index
 from graphlearn_dist.sampler import EdgeSamplerInput, NeighborSampler, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
+from graphlearn_dist.sampler.inputs import resolve_input
 from tests.support.direct_peers import DirectPeers
 from tests.support.graphs import EDGE_TYPES, TestGraph, make_dataset, random_graph, typed_graph, with_times
 from tests.support.oracle import load_partitions, write_partitions
@@ -325,3 +328,59 @@ def test_refused_ids_and_types() -> None:
     sampler = NeighborSampler.of_dataset(data, [3])
     with pytest.raises(InvalidArgumentError, match="with_edge: expected True where edges of links are excluded"):
         sampler.sample_from_edges(EdgeSamplerInput(*links, excluded=ids))
+
+
+def test_ids_beyond_the_edges_are_refused(tmp_path: Path) -> None:
+    """By what knows how many edges there are: a graph held whole, PyG's data, and partitions, of which one is asked."""
+    links, ids = HOMOGENEOUS.edges[None], HOMOGENEOUS.ids_of(None)
+    count = HOMOGENEOUS.num_edge_ids(None)
+    last, beyond = (torch.full((links.size(1),), edge) for edge in (count - 1, count))
+    partition = load_partitions(write_partitions(HOMOGENEOUS, tmp_path, "random", 2, "in"), 2)[0]
+    whole = make_dataset(HOMOGENEOUS, "in")
+    message = rf"edge_label_id \(excluded\): expected ids of edges, which are below {count}, .* got {count}"
+    for data in (whole, partition, DistDataset.from_dataset(whole)):
+        resolve_input(EdgeSamplerInput(*links, excluded=last), data)
+        with pytest.raises(UnknownIdError, match=message):
+            resolve_input(EdgeSamplerInput(*links, excluded=beyond), data)
+    with pytest.raises(UnknownIdError, match=message):
+        LinkNeighborLoader(whole, [3], edge_label_index=links, edge_label_id=beyond, exclude="self")
+    reverse = {"exclude": "reverse_id", "reverse_eids": torch.full((count,), count)}
+    with pytest.raises(UnknownIdError, match=r"reverse_eids \(excluded_reverse\): expected ids of edges, .* got "):
+        LinkNeighborLoader(whole, [3], edge_label_index=links, edge_label_id=ids, **reverse)
+    with pytest.raises(UnknownIdError, match=r"edge_label_id \(excluded\): expected ids of edges, which are below 400"):
+        LinkNeighborLoader(
+            Data(edge_index=links, num_nodes=60), [3], edge_label_index=links, edge_label_id=ids + 400, exclude="self"
+        )
+
+
+def test_ids_beyond_the_edges_of_a_type_are_refused() -> None:
+    types, five = {"user": {"num_nodes": 40}, "item": {"num_nodes": 20}}, torch.zeros(2, 5, dtype=torch.int64)
+    data = HeteroData({**types, BUYS: {"edge_index": TYPED.edges[BUYS]}, REV_BUYS: {"edge_index": five}})
+    of_reverse = {"exclude": "reverse_types", "reverse_etypes": {BUYS: REV_BUYS}}
+    message = r"reverse_etypes \(excluded_reverse\): expected .* of type .*rev_buys.*, which are below 5, .* got 199"
+    for given in (data, make_typed(TYPED.edges[BUYS], five)):
+        with pytest.raises(UnknownIdError, match=message):
+            LinkNeighborLoader(given, [3], edge_label_index=BUYS, **of_reverse)
+    none = (("user", "likes", "item"), torch.tensor([[0], [1]]))  # links of a type without edges
+    with pytest.raises(UnknownIdError, match=r"as the graph has no edges of type .*likes.*, only -1 for none, got 0"):
+        LinkNeighborLoader(data, [3], edge_label_index=none, edge_label_id=torch.tensor([0]), exclude="self")
+    next(iter(LinkNeighborLoader(data, [3], edge_label_index=none, edge_label_id=torch.tensor([-1]), exclude="self")))
+
+
+def make_typed(buys: torch.Tensor, rev_buys: torch.Tensor) -> Dataset:
+    """A data set of these edges."""
+    data = Dataset(edge_dir="in")
+    data.init_graph({BUYS: buys, REV_BUYS: rev_buys}, num_nodes={"user": 40, "item": 20})
+    return data
+
+
+def test_partitions_in_memory_that_do_not_know_how_many_edges_there_are() -> None:
+    """Without a book of edges nobody says what is beyond them, and none of another partition is refused."""
+    owners = torch.tensor([0, 0, 1, 1])
+    part = DistDataset(2, 0, node_pb=owners, edge_dir="in")
+    part.init_graph(torch.tensor([[2, 3], [0, 1]]), torch.tensor([4, 5]), num_nodes=4)
+    assert part.num_edge_ids() is None
+    resolve_input(EdgeSamplerInput(torch.tensor([0]), torch.tensor([1]), excluded=torch.tensor([9])), part)
+    part.edge_pb = torch.tensor([1, 1, 1, 1, 0, 0, 1])
+    with pytest.raises(UnknownIdError, match="which are below 7, or -1 for none, got 9"):
+        resolve_input(EdgeSamplerInput(torch.tensor([0]), torch.tensor([1]), excluded=torch.tensor([9])), part)

@@ -73,6 +73,12 @@ def typed() -> HeteroData:
     return data
 
 
+def too_few_nodes() -> HeteroData:
+    data = typed()
+    data[PAPER].x = data[PAPER].x[:20]
+    return data
+
+
 def stores(data: Any, layout: str = "coo") -> tuple[MyFeatureStore, MyGraphStore]:
     """The data as a program's own stores hold it, edges in a layout."""
     features, graph = MyFeatureStore(), MyGraphStore()
@@ -215,6 +221,29 @@ def test_full_neighborhoods_are_those_of_the_graph() -> None:
     _, _, between = subgraph(nodes, data.edge_index, return_edge_mask=True, num_nodes=NUM_NODES)
     assert sorted(batch.e_id.tolist()) == between.nonzero().view(-1).tolist()
     assert torch.equal(batch.n_id[batch.edge_label_index], links)
+
+
+@pytest.mark.parametrize("make", [homogeneous, typed])
+def test_seeds_that_come_twice_are_the_first_nodes_of_induced_subgraphs(make: Any) -> None:
+    """A sampler that draws with replacement has them. Each of them gets all edges; these begin at the first of them."""
+    data, ids = make(), torch.tensor([3, 30, 3, 3, 7])
+    is_hetero = isinstance(data, HeteroData)
+    given = (PAPER, ids) if is_hetero else ids
+    for settings in ({}, {"prefetch": 0, "neighbor_sampler": PyGSampler(data, [-1], subgraph_type="induced")}):
+        (batch,) = NeighborLoader(data, [-1], given, subgraph_type="induced", batch_size=5, **settings)
+        seeds = batch[PAPER] if is_hetero else batch
+        assert torch.equal(seeds.n_id[: seeds.batch_size], ids)
+        assert len(seeds.n_id.unique()) == len(seeds.n_id) - 2
+        for key in data.edge_types if is_hetero else [None]:
+            edges, found = (data, batch) if key is None else (data[key], batch[key])
+            source, target = (seeds, seeds) if key is None else (batch[key[0]], batch[key[2]])
+            pairs = torch.stack([source.n_id[found.edge_index[0]], target.n_id[found.edge_index[1]]])
+            assert torch.equal(pairs, edges.edge_index[:, found.e_id])
+            assert not set(found.edge_index[0].tolist()) & ({2, 3} if source is seeds else set())
+            for place, node in enumerate(target.n_id):
+                among = torch.isin(edges.edge_index[0], source.n_id) & (edges.edge_index[1] == node)
+                own = found.e_id[found.edge_index[1] == place]
+                assert sorted(own.tolist()) == among.nonzero().view(-1).tolist()
 
 
 def test_bidirectional_edges_have_their_reverse() -> None:
@@ -393,10 +422,14 @@ def test_graphs_without_edges_and_fanouts_without_hops() -> None:
 @pytest.mark.parametrize("num_parts", [1, 3])
 @pytest.mark.parametrize("name", ["homogeneous", "typed"])
 def test_a_partition_directory_is_the_data_that_was_partitioned(name: str, num_parts: int, tmp_path: Path) -> None:
-    """Every attribute with rows, of nodes and edges, from all partitions at once."""
+    """Every attribute, with rows and without, of nodes and edges, from all partitions at once."""
     data, typed_graph = DATA[name](), is_typed(name)
     if not typed_graph:
-        del data.pairs, data.learned  # no rows of nodes; rows that are a model's
+        del data.pairs, data.learned  # whose columns are of nodes by this class of data alone; a model's
+        data.node_index, data.edge_index_of = (
+            torch.arange(2 * NUM_NODES).view(2, -1),
+            torch.arange(NUM_EDGES).view(1, -1),
+        )
     partition_pyg(data, tmp_path, num_parts=num_parts, weight_attr="edge_weight", edge_dir="in")
     ids = torch.tensor([7, 3, 24, 11, 0, 19, 5])
     links = torch.stack([torch.arange(6), torch.arange(6) + 10])
@@ -410,7 +443,7 @@ def test_a_partition_directory_is_the_data_that_was_partitioned(name: str, num_p
     for ours, of_data in zip(*loaders, strict=True):
         for batch, expected in zip(ours, of_data, strict=True):
             found, wanted = flat(batch), flat(expected)
-            named = {key for key in wanted if key.split(".")[-1] not in ("name", "scale", "title", "num_nodes")}
+            named = {key for key in wanted if key.split(".")[-1] != "num_nodes"}
             assert named <= found.keys() | {f"{AUTHOR}.x"}
             for key in named & found.keys():
                 value = wanted[key]
@@ -502,6 +535,27 @@ def test_orders_of_a_program() -> None:
     assert [batch.n_id[0].item() for batch in loader] == [57, 56]
 
 
+def test_what_is_no_position_of_a_seed_in_an_order_of_the_program() -> None:
+    for order, error in (([0, 1.5], "whole numbers, got"), ([True], "whole numbers, got"), ([0, 9], "of 5 seeds, got")):
+        for keywords in ({"sampler": order, "batch_size": 2}, {"batch_sampler": [order]}):
+            with pytest.raises(InvalidArgumentError, match=f"sampler, batch_sampler: expected positions .*{error}"):
+                list(NeighborLoader(homogeneous(), [2], torch.arange(5), **keywords))
+
+
+@pytest.mark.parametrize("time_attr", ["time", "edge_time"])
+def test_times_of_seeds_of_another_width(time_attr: str) -> None:
+    data, times = homogeneous(), torch.arange(NUM_NODES) % 25
+    given = {"num_neighbors": [3], "time_attr": time_attr, "seed": 1, "batch_size": 20}
+    wide, narrow = (NeighborLoader(data, input_time=values, **given) for values in (times, times.int()))
+    for batch, expected in zip(narrow, wide, strict=True):
+        assert torch.equal(batch.e_id, expected.e_id)
+    links = {**given, "edge_label_index": data.edge_index}
+    last = torch.full((NUM_EDGES,), 30)
+    wide, narrow = (LinkNeighborLoader(data, edge_label_time=values, **links) for values in (last, last.int()))
+    for batch, expected in zip(narrow, wide, strict=True):
+        assert torch.equal(batch.e_id, expected.e_id)
+
+
 def test_seeds_come_from_torch_unless_given() -> None:
     data = homogeneous()
 
@@ -576,7 +630,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (homogeneous, {"input_nodes": torch.tensor([0.5])}, "input_nodes: expected integer ids"),
     (homogeneous, {"input_nodes": torch.ones(3) > 0}, r"input_nodes: expected a mask \[60\], got \[3\]"),
     (homogeneous, {"input_time": torch.zeros(60, dtype=torch.int64)}, "input_time, time_attr: expected both"),
-    (homogeneous, {"input_nodes": [1], "input_time": torch.zeros(2), "time_attr": "time"}, "input_time: expected one"),
+    (homogeneous, {"input_nodes": [1], "input_time": torch.zeros(2), "time_attr": "time"}, "input_time: expected a te"),
     (homogeneous, {"time_attr": "when"}, "time_attr: no attribute 'when'"),
     (homogeneous, {"weight_attr": "x"}, "weight_attr: no attribute|weight_attr: expected one weight"),
     (homogeneous, {"num_neighbors": None}, "num_neighbors: expected"),
@@ -593,6 +647,10 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (homogeneous, {"persistent_workers": True, "num_workers": 0}, "persistent_workers"),
     (typed, {}, "input_nodes: unknown node type None"),
     (typed, {"input_nodes": "venue"}, "input_nodes: unknown node type 'venue'"),
+    (homogeneous, {"neighbor_sampler": "mine"}, "node_sampler: expected a sampler as PyG's BaseSampler"),
+    (homogeneous, {"weight_attr": "y"}, "weight_attr: expected one weight for each edge, got 'y', which nodes have"),
+    (too_few_nodes, {"input_nodes": PAPER}, "edge_index.*cites.*: row.*: node id .* is outside"),
+    (homogeneous, {"input_time": [1] * NUM_NODES, "time_attr": "time"}, "input_time: expected a ten"),
     (typed, {"input_nodes": PAPER, "num_neighbors": {CITES: [2]}}, "num_neighbors: expected fan-outs for every"),
 ]  # fmt: skip
 
@@ -629,7 +687,7 @@ def test_links_as_a_pair_of_tensors() -> None:
 def test_bad_links() -> None:
     data, links = homogeneous(), homogeneous().edge_index[:, :3]
     for options, message in (
-        ({"edge_label": torch.ones(2)}, "edge_label: expected one entry for each of 3 links"),
+        ({"edge_label": torch.ones(2)}, "edge_label: expected a tensor with one entry for each of 3 links"),
         ({"edge_label": torch.ones(3), "neg_sampling": "triplet"}, "edge_label: expected None with triplet"),
         ({"edge_label_time": torch.ones(3)}, "edge_label_time, time_attr: expected both or none"),
         ({"time_attr": "time"}, "edge_label_time, time_attr: expected both or none"),
@@ -637,6 +695,10 @@ def test_bad_links() -> None:
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             LinkNeighborLoader(data, [2], links, **options)
+    with pytest.raises(
+        InvalidArgumentError, match="link_sampler: expected a sampler as PyG's BaseSampler is one, with"
+    ):
+        LinkLoader(data, "mine")
     with pytest.raises(InvalidArgumentError, match="edge_label_index: expected an edge type"):
         LinkNeighborLoader(typed(), [2])
     with pytest.raises(InvalidArgumentError, match="edge_label_index: expected one edge type"):

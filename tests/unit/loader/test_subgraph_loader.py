@@ -138,3 +138,9 @@ def test_refuses() -> None:
             SubGraphLoader(dataset, **{"input_nodes": torch.arange(3), **options})  # type: ignore[arg-type]
     with pytest.raises(UnknownIdError, match="node id 6 is outside"):
         SubGraphLoader(dataset, torch.tensor([6]))
+
+
+def test_what_is_no_data_set_is_told_what_makes_one() -> None:
+    data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2)
+    with pytest.raises(InvalidArgumentError, match=r"data: expected a Dataset, got Data; .*subgraph_type='induced'"):
+        SubGraphLoader(data, None)  # type: ignore[arg-type]

@@ -248,3 +248,28 @@ def test_verify_says_what_is_not_here(tmp_path: Path) -> None:
         file.unlink() if file.is_file() else file.rmdir()
     (target / "part1").rmdir()
     assert "partition 1: not on this machine" in verify(target)
+
+
+ARRAYS = ("t", "times", "weights", "ids", "indices", "indptr", "edge_ids", "cache_ids", "cache_x", "x.npy", "META")
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_attributes_may_have_the_names_of_other_arrays(name: str, tmp_path: Path) -> None:
+    data = HeteroData({"user": {"num_nodes": 5, name: torch.rand(5, 2)}})
+    data["user", "knows", "user"].update({"edge_index": EDGES, name: torch.rand(5, 3)})
+    directory = partition_pyg(data, tmp_path / "p", num_parts=2)
+    verify(directory)
+    for batch in NeighborLoader(directory, [-1], "user", batch_size=2):
+        users, edges = batch["user"], batch["user", "knows", "user"]
+        assert torch.equal(users[name], data["user"][name][users.n_id])
+        assert torch.equal(edges[name], data["user", "knows", "user"][name][edges.e_id])
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float8_e4m3fn])
+def test_a_dtype_that_no_file_has_is_told_with_the_file(dtype: torch.dtype, tmp_path: Path) -> None:
+    data = homogeneous()
+    data.wave = torch.zeros(5, 2).to(dtype)
+    with pytest.raises(
+        StorageError, match=r"^part0/node_attr/wave\.npy: dtype: expected one of .*, got (complex|float8)"
+    ):
+        partition_pyg(data, tmp_path / "p", num_parts=2)
