@@ -25,6 +25,11 @@ using rpc::Stream;
 
 constexpr double kForeverS = 1e9;
 
+// Keeps what is lent.
+struct LentPayload {
+  std::shared_ptr<const void> owner;
+};
+
 py::bytes as_bytes(std::string_view text) { return {text.data(), text.size()}; }
 
 std::unique_ptr<Engine> make_engine(double heartbeat_interval_s, double heartbeat_timeout_s, uint64_t max_payload_bytes,
@@ -59,6 +64,8 @@ const char* name_of(Event::What what) {
       return "malformed";
     case Event::What::kMismatch:
       return "mismatch";
+    case Event::What::kOffer:
+      return "offer";
     case Event::What::kClosed:
       return "closed";
   }
@@ -80,6 +87,7 @@ py::tuple as_tuple(Event& event) {
   switch (event.what) {
     case Event::What::kFrame:
       return py::make_tuple(event.stream, name_of(event.what), as_tuple(event.frame));
+    case Event::What::kOffer:
     case Event::What::kSent:
       return py::make_tuple(event.stream, name_of(event.what), event.token);
     default:
@@ -112,6 +120,14 @@ py::object take_answer(PendingAnswer& pending) {
   }
   if (outcome->what == rpc::QueryOutcome::What::kFailed) return py::make_tuple("failed", as_bytes(meta), py::none());
   py::object payload = py::none();
+  if ((frame.header.flags & rpc::kFlagArena) != 0) {
+    try {
+      payload = py::make_tuple(rpc::read_place(meta), frame.header.payload_bytes);
+    } catch (const rpc::ProtocolError& error) {
+      return py::make_tuple("garbled", error.what(), py::none());
+    }
+    return py::make_tuple("lent", as_bytes(head), payload);
+  }
   if (frame.payload != nullptr)
     payload = py::cast(Buffer{std::move(frame.payload), static_cast<size_t>(frame.header.payload_bytes)});
   return py::make_tuple("answered", as_bytes(head), payload);
@@ -142,6 +158,8 @@ py::list poll(Engine& engine) {
 }  // namespace
 
 void bind_rpc(py::module_& m) {
+  py::class_<LentPayload>(m, "LentPayload", "A payload that a peer may read.")
+      .def("release", [](LentPayload& self) { self.owner.reset(); }, "It does not any more. Idempotent.");
   py::class_<Stream, std::shared_ptr<Stream>>(m, "RpcStream", "One socket's frames, both ways.")
       .def_property_readonly("id", [](const Stream& self) { return self.id; })
       .def("send", &send, py::arg("token"), py::arg("parts"),
@@ -150,8 +168,28 @@ void bind_rpc(py::module_& m) {
       .def("taken", &Stream::taken, py::arg("nbytes"),
            "Frames of so many bytes, headers and heads included, have been dealt with.")
       .def("lift_limits", &Stream::lift_limits, py::arg("peer_limit_bytes") = UINT64_MAX, py::arg("peer_key") = "",
+           py::arg("least_lent_bytes") = UINT64_MAX,
            "The peer is known, by a key of its own, and takes payloads of so many bytes: large frames may come, and "
-           "heartbeats start.")
+           "heartbeats start. Answers to queries of at least that many bytes may be lent to it.")
+      .def(
+          "accept_region",
+          [](Stream& self, uint64_t region, uint64_t number) { self.lending().accept(region, number); },
+          py::arg("region"), py::arg("number"), "The peer has mapped a region of this process, by that number.")
+      .def(
+          "forget_region", [](Stream& self, uint64_t region) { self.lending().forget(region); }, py::arg("region"),
+          "Nothing new is lent from it.")
+      .def(
+          "end_lending",
+          [](Stream& self) {
+            py::list out;
+            for (rpc::Lending::Lent& lent : self.lending().close())
+              out.append(py::make_tuple(lent.place.region, LentPayload{std::move(lent.owner)}));
+            return out;
+          },
+          "The connection is gone: the region of what is lent, and that, which the peer may still read.")
+      .def_property_readonly("num_lent", [](Stream& self) { return self.lending().count(); })
+      .def_property_readonly("lent_here", &Stream::lent_here,
+                             "Answers of queries that lie in the peer's regions, and were not read yet.")
       .def("expect_answer", &Stream::expect_answer, py::arg("request_id"),
            "The calling thread is about to wait for an answer.")
       .def("await_answer", &await_answer, py::arg("request_id"), py::arg("timeout_s"),
@@ -187,8 +225,10 @@ void bind_rpc(py::module_& m) {
             return self.wait(deadline, check_signals);
           },
           py::arg("timeout_s"), "Waits until it is over. False: the time is.")
+      .def("borrowed", &PendingAnswer::borrowed, "What is lent was found, and goes back another way.")
       .def("take", &take_answer,
-           "How it ended, once: ('answered', head, payload or None), ('failed', its failure, None), ('lost', why, "
+           "How it ended, once: ('answered', head, payload or None), ('lent', head, (place, bytes)), ('failed', its "
+           "failure, None), ('lost', why, "
            "None), "
            "('garbled', how, None), ('late', '', None); None where it is not over, was called off, or taken.");
   py::class_<rpc::Answerer, std::shared_ptr<rpc::Answerer>>(m, "Answerer", "Answers queries, without the interpreter.");
@@ -210,7 +250,8 @@ void bind_rpc(py::module_& m) {
       .def("fileno", &Engine::fd, "Can be read when poll() has something to tell.")
       .def("poll", &poll,
            "What happened, as tuples of a stream's id and: 'frame', (header fields, head, payload) | 'sent', token | "
-           "'malformed' | 'mismatch' | 'closed', why.")
+           "'offer', "
+           "region | 'malformed' | 'mismatch' | 'closed', why.")
       // The thread never needs the GIL, but it may be in a system call.
       .def("close", &Engine::close, py::call_guard<GilReleased>(),
            "Closes all streams and ends the thread; poll() tells the last events. Idempotent.");

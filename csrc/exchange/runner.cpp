@@ -231,6 +231,8 @@ void Runner::take(Run& run, size_t i) {
   const rpc::Frame& frame = run.outcomes[i].frame;
   try {
     const auto [meta, head] = rpc::split_head(frame.head);
+    if ((frame.header.flags & rpc::kFlagArena) != 0)
+      throw rpc::ProtocolError("answer: expected its payload behind its head");
     if (run.outcomes[i].what == QueryOutcome::What::kAnswered) {
       run.exchange->take(i, {head, frame.payload.get(), frame.header.inline_bytes(), frame.payload});
     } else {

@@ -30,6 +30,7 @@ enum class Kind : uint8_t {
   kQuery = 9,
   kPing = 10,
   kPong = 11,
+  kRelease = 13,
   kEvent = 14,
   kBye = 15
 };

@@ -19,6 +19,7 @@ struct Event {
     kSent,       // the memory of a message is needed no more
     kMalformed,  // the peer broke the protocol; nothing more is read
     kMismatch,   // it speaks another version
+    kOffer,      // a payload lies in a region (the token), which might be lent if the peer were offered it
     kClosed,     // the socket is closed, and all memory is given back; nothing follows
   };
   uint64_t stream = 0;

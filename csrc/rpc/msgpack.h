@@ -65,6 +65,8 @@ class Reader {
   // The whole next value, as a reader of its own.
   Reader value();
   bool is_at_end() const { return left_.empty(); }
+  // The bytes that were not read yet.
+  std::string_view left() const { return left_; }
 
  private:
   explicit Reader(std::string_view bytes) : left_(bytes) {}

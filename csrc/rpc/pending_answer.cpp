@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "rpc/stream.h"
+
 namespace gld::rpc {
 namespace {
 
@@ -14,7 +16,7 @@ constexpr std::chrono::milliseconds kSlice{50};  // a signal is noticed within t
 std::shared_ptr<PendingAnswer> PendingAnswer::ask(std::shared_ptr<QueryClient> client,
                                                   const std::shared_ptr<Stream>& stream, const std::string& service,
                                                   const OutgoingValue& query, Clock::time_point deadline) {
-  const std::shared_ptr<PendingAnswer> pending(new PendingAnswer(std::move(client)));
+  const std::shared_ptr<PendingAnswer> pending(new PendingAnswer(std::move(client), stream));
   const auto end = [pending](QueryOutcome outcome) { pending->end(std::move(outcome)); };
   const uint64_t number = pending->client_->ask(stream, service, query, deadline, end);
   std::lock_guard<std::mutex> lock(pending->mutex_);
@@ -22,9 +24,24 @@ std::shared_ptr<PendingAnswer> PendingAnswer::ask(std::shared_ptr<QueryClient> c
   return pending;
 }
 
+PendingAnswer::~PendingAnswer() {
+  if (!is_lent_) return;
+  try {
+    if (outcome_) stream_->give_back(read_place(split_head(outcome_->frame.head).first));
+  } catch (const std::exception&) {  // noise, or there is no memory: the peer keeps it until this process ends
+  }
+  stream_->count_lent_here(-1);
+}
+
 void PendingAnswer::end(QueryOutcome outcome) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (is_over_) return;
+  const bool is_lent = (outcome.frame.header.flags & kFlagArena) != 0;
+  if (is_over_) {  // called off at this moment
+    if (is_lent) stream_->give_back(read_place(split_head(outcome.frame.head).first));
+    return;
+  }
+  is_lent_ = is_lent;
+  if (is_lent_) stream_->count_lent_here(1);
   is_over_ = true;
   what_ = outcome.what;
   outcome_ = std::move(outcome);
@@ -53,6 +70,11 @@ bool PendingAnswer::wait(Clock::time_point deadline, const std::function<void()>
 std::optional<QueryOutcome> PendingAnswer::take() {
   std::lock_guard<std::mutex> lock(mutex_);
   return std::exchange(outcome_, std::nullopt);
+}
+
+void PendingAnswer::borrowed() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (std::exchange(is_lent_, false)) stream_->count_lent_here(-1);
 }
 
 std::optional<QueryOutcome::What> PendingAnswer::what() {

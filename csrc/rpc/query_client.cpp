@@ -65,9 +65,12 @@ bool QueryClient::forget(uint64_t query) {
   return pending.has_value();
 }
 
-void QueryClient::answered(uint64_t stream, Frame frame) {
-  const std::optional<Pending> pending = take(frame.header.request_id, stream);
-  if (!pending) return;  // called off, or past its deadline
+void QueryClient::answered(const std::shared_ptr<Stream>& stream, Frame frame) {
+  const std::optional<Pending> pending = take(frame.header.request_id, stream->id);
+  if (!pending) {  // called off, or past its deadline
+    if ((frame.header.flags & kFlagArena) != 0) stream->give_back(read_place(split_head(frame.head).first));
+    return;
+  }
   const bool is_answer = frame.header.kind == static_cast<uint8_t>(Kind::kResponse);
   pending->callback({is_answer ? QueryOutcome::What::kAnswered : QueryOutcome::What::kFailed, std::move(frame), {}});
 }

@@ -45,7 +45,7 @@ class QueryClient {
   bool forget(uint64_t query);
 
   // For streams and their engine.
-  void answered(uint64_t stream, Frame frame);
+  void answered(const std::shared_ptr<Stream>& stream, Frame frame);
   void closed(uint64_t stream, const std::string& why);
   void expire(Clock::time_point now);
 

@@ -38,13 +38,8 @@ class StreamReply : public Reply {
     Header header;
     header.kind = static_cast<uint8_t>(Kind::kResponse);
     header.request_id = request_id_;
-    header.payload_bytes = value.payload_bytes();
     try {
-      if (header.payload_bytes > stream_->peer_limit_bytes())
-        throw InvalidArgument(message("payload: the peer takes at most ", stream_->peer_limit_bytes(), " bytes, got ",
-                                      header.payload_bytes));
-      static const std::string kNoPlace("\x91\x00", 2);  // [0]: the payload follows
-      stream_->send_owned(pack_frame(header, kNoPlace, value.head), std::move(value.segments));
+      stream_->send_answer(header, std::move(value));
     } catch (...) {
       send_error(*stream_, request_id_, pack_failure(std::current_exception()));
     }

@@ -100,6 +100,32 @@ void Stream::send_owned(std::string frame, std::vector<Segment> segments) {
     mailbox_->queue_for_engine(shared_from_this());
 }
 
+void Stream::send_answer(Header header, OutgoingValue value) {
+  header.payload_bytes = value.payload_bytes();
+  if (header.payload_bytes > peer_limit_bytes())
+    throw InvalidArgument(
+        message("payload: the peer takes at most ", peer_limit_bytes(), " bytes, got ", header.payload_bytes));
+  if (value.place.region != 0 && header.payload_bytes >= least_lent_bytes_) {
+    if (const auto place = lending_.lend(value.place, value.segments.front().owner)) {
+      header.flags |= kFlagArena;
+      return send_owned(pack_frame(header, pack_place(*place), value.head), {});
+    }
+    if (lending_.may_offer(value.place.region)) {
+      std::vector<Event> events;
+      events.push_back({id, Event::What::kOffer, {}, value.place.region, {}});
+      mailbox_->queue_for_loop(events);
+    }
+  }
+  static const std::string kNoPlace("\x91\x00", 2);  // [0]: the payload follows
+  send_owned(pack_frame(header, kNoPlace, value.head), std::move(value.segments));
+}
+
+void Stream::give_back(std::pair<uint64_t, uint64_t> place) {
+  Header header;
+  header.kind = static_cast<uint8_t>(Kind::kRelease);
+  send_owned(pack_frame(header, pack_place(place), {}), {});
+}
+
 void Stream::send_query(std::string frame, std::vector<Segment> segments) {
   has_queries_ = true;
   queries_sent_.fetch_add(1, std::memory_order_relaxed);
@@ -122,8 +148,9 @@ void Stream::taken(size_t bytes) {
   mailbox_->queue_for_engine(shared_from_this());
 }
 
-void Stream::lift_limits(uint64_t peer_limit_bytes, std::string peer_key) {
+void Stream::lift_limits(uint64_t peer_limit_bytes, std::string peer_key, uint64_t least_lent_bytes) {
   peer_limit_bytes_ = peer_limit_bytes;
+  least_lent_bytes_ = is_tcp_ ? UINT64_MAX : least_lent_bytes;
   if (!has_key_) {
     peer_key_ = std::move(peer_key);
     has_key_ = true;
@@ -215,6 +242,7 @@ void Stream::take_frame(Frame frame, std::vector<Event>& fresh) {
     return;
   }
   if (beats_ && frame.header.kind == static_cast<uint8_t>(Kind::kPong)) return;  // that it came is all it says
+  if (beats_ && frame.header.kind == static_cast<uint8_t>(Kind::kRelease) && lending_.take_back(frame)) return;
   if (beats_ && (frame.header.request_id & kQueryBit) != 0 && take_query_frame(frame)) return;
   {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -244,8 +272,7 @@ bool Stream::take_query_frame(Frame& frame) {
     }
     case Kind::kResponse:
     case Kind::kError:
-      if ((frame.header.flags & kFlagArena) != 0) throw ProtocolError("answer: expected its payload behind its head");
-      queries_.client->answered(id, std::move(frame));
+      queries_.client->answered(shared_from_this(), std::move(frame));
       return true;
     case Kind::kCancel:
       queries_.server->cancel(id, frame.header.request_id);

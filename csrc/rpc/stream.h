@@ -22,6 +22,7 @@
 #include "rpc/frame.h"
 #include "rpc/frame_bytes.h"
 #include "rpc/heartbeat.h"
+#include "rpc/lending.h"
 #include "rpc/mailbox.h"
 #include "rpc/outbox.h"
 #include "rpc/query_client.h"
@@ -54,12 +55,23 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool send(uint64_t token, std::vector<iovec> parts);
   // Sends a frame, and segments of its payload behind it, each padded. Nothing is to be kept.
   void send_owned(std::string frame, std::vector<Segment> segments);
+  // The same of an answer that may be lent: then its payload stays where it is. The first that might be if the peer had
+  // its region has the loop told of it.
+  void send_answer(Header header, OutgoingValue value);
+  Lending& lending() { return lending_; }
+  // Gives back what the peer lent by an answer.
+  void give_back(std::pair<uint64_t, uint64_t> place);
+  // Answers of queries whose payload is lent, and that nobody has read or given back.
+  int64_t lent_here() const { return lent_here_.load(); }
+  void count_lent_here(int64_t change) { lent_here_.fetch_add(change); }
   // The same of a query, whose answer is expected.
   void send_query(std::string frame, std::vector<Segment> segments);
   // Frames of so many bytes (see Frame::bytes) have been dealt with: others may come in their place.
   void taken(size_t bytes);
-  // The peer is known, by a key that no other has, and takes payloads of so many bytes.
-  void lift_limits(uint64_t peer_limit_bytes = UINT64_MAX, std::string peer_key = {});
+  // The peer is known, by a key that no other has, and takes payloads of so many bytes; those of at least so many may
+  // be lent to it.
+  void lift_limits(uint64_t peer_limit_bytes = UINT64_MAX, std::string peer_key = {},
+                   uint64_t least_lent_bytes = UINT64_MAX);
   // Nothing before the limits are lifted.
   std::string_view peer_key() const { return has_key_ ? std::string_view(peer_key_) : std::string_view(); }
   bool is_tcp() const { return is_tcp_; }
@@ -136,6 +148,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<uint64_t> peer_limit_bytes_{0};
   std::string peer_key_;  // not changed once it is known
   std::atomic<bool> has_key_{false};
+  std::atomic<uint64_t> least_lent_bytes_{UINT64_MAX};
+  std::atomic<int64_t> lent_here_{0};
+  Lending lending_;
   std::atomic<uint64_t> queries_served_{0}, queries_sent_{0};
   FrameBytes received_, sent_;
   std::atomic<bool> has_queries_{false};  // then the engine's thread reads

@@ -33,9 +33,16 @@ struct Segment {
   std::shared_ptr<Source> source;  // in place of the first and the third
 };
 
+// Where bytes lie in shared memory that peers of this host may map: the number of a region of this process (0: they do
+// not), and the offset.
+struct SharedPlace {
+  uint64_t region = 0, offset = 0;
+};
+
 struct OutgoingValue {
   std::string head;
   std::vector<Segment> segments;
+  SharedPlace place = {};  // of the payload, whose only segment has its owner then
 
   // Bytes of the payload, the zeros after each segment included.
   uint64_t payload_bytes() const {

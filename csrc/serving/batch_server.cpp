@@ -21,7 +21,7 @@ class Sending : public Receiver {
  public:
   explicit Sending(std::shared_ptr<rpc::Reply> reply) : reply_(std::move(reply)) {}
   void take(serving::Item item) override {
-    rpc::OutgoingValue value{std::move(item.head), {}};
+    rpc::OutgoingValue value{std::move(item.head), {}, {item.region, item.offset}};
     value.segments.push_back({item.payload, item.payload_bytes, std::move(item.owner), nullptr});
     reply_->send(std::move(value));
   }

@@ -411,7 +411,7 @@ class DistServer:
     async def fetch_batch(self, producer_id: int, run: int, index: int, oldest: int | None = None) -> ChannelItem:
         """One batch by its index, with others of its group or not, or what became of it; see ``BatchShelf.fetch``.
 
-        Between hosts clients ask the shelf itself, see ``ProducerLeases.answerer``.
+        Where both engines are native, clients ask the shelf itself, see ``ProducerLeases.answerer``.
         """
         begun = perf_counter_ns()
         producer = self._producer(producer_id)

@@ -132,6 +132,9 @@ class Connection:
         self._exchange = PayloadExchange(self)
         self._stream = owner.engine.attach(sock, self._on_frame, self._on_closed)
         self._shortcut = self._stream.shortcut
+        if isinstance(self._stream, NativeStream):
+            self._exchange.native = self._stream.native
+            self._stream.on_offer = self._exchange.offer
         self._handshake_timer = loop.call_later(MAX_TIME_S, self.turn_away, f"no handshake within {MAX_TIME_S:g} s")
 
     def start(self) -> None:
@@ -143,6 +146,11 @@ class Connection:
     def exchange_stats(self) -> ExchangeStats:
         """Counters of what passed through shared memory."""
         return self._exchange.stats
+
+    @property
+    def take_lent(self) -> Callable[[Any, int], Any]:
+        """Gives the payload of an answer to a query that is lent, by its place and its bytes. From any thread."""
+        return self._exchange.take
 
     @property
     def is_open(self) -> bool:
@@ -373,7 +381,8 @@ class Connection:
 
     def _call_when_answered(self, under_way: list[int], callback: Callable[[], Any]) -> None:
         left = [request_id for request_id in under_way if request_id in self._pending]
-        if left and not self._stream.closed:
+        native = self._exchange.native
+        if (left or (native is not None and native.lent_here)) and not self._stream.closed:
             self._loop.call_later(_LOOK_AGAIN_S, self._call_when_answered, left, callback)
         else:
             callback()
@@ -430,7 +439,8 @@ class Connection:
             self.other = self._handshake.other
             if self.other is not None:
                 self._peer_limit_bytes = self.other.max_payload_bytes
-            self._stream.lift_limits(self._peer_limit_bytes, self.peer.key if self.other is not None else "")
+            least_lent = self._settings.arena_threshold_bytes
+            self._stream.lift_limits(self._peer_limit_bytes, self.peer.key if self.other else "", least_lent)
             self._handshake_timer.cancel()
             if not self.opened.done():
                 self.opened.set_result(self.peer)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._C import Answerer, RpcEngine, RpcStream
 from ..config import RpcSettings, unix_sockets
@@ -41,6 +41,20 @@ from .wire.codec import encode
 _BUSY_S = 2.0
 _CLOSE_TIMEOUT_S = 5.0
 _FLUSH_TIMEOUT_S = 1.0
+
+
+class Reached(NamedTuple):
+    """An endpoint that another is connected to.
+
+    Attributes:
+        stream: what queries to it go by; None where it takes none, as its engine is in Python.
+        peer: who it is.
+        take_lent: gives the payload of an answer that it has lent, by place and bytes; see ``Connection.take_lent``.
+    """
+
+    stream: RpcStream | None
+    peer: Peer
+    take_lent: Callable[[Any, int], Any]
 
 
 class Endpoint:
@@ -386,21 +400,17 @@ class Endpoint:
         """What queries are asked by; None where the engine is in Python."""
         return self.engine.native if isinstance(self.engine, NativeEngine) else None
 
-    def connect(self, target: Target, timeout_s: float) -> Future[tuple[RpcStream | None, Peer]]:
+    def connect(self, target: Target, timeout_s: float) -> Future[Reached]:
         """Connect to a target, at once or not at all.
-
-        Returns:
-            A future: what queries to it go by, None where the target takes none, as its engine is in Python; and who
-            it is.
 
         Raises (from the future):
             PeerLostError: it cannot be reached.
         """
 
-        async def connected() -> tuple[RpcStream | None, Peer]:
+        async def connected() -> Reached:
             deadline = asyncio.get_running_loop().time() + timeout_s
             connection = await self._outgoing.connected(target, deadline, lambda: False, fail_fast=True)
-            return connection.query_stream, connection.peer
+            return Reached(connection.query_stream, connection.peer, connection.take_lent)
 
         return asyncio.run_coroutine_threadsafe(connected(), self.loop)
 

@@ -22,6 +22,8 @@
 #include "exchange/single_round.h"
 #include "rpc/engine.h"
 #include "rpc/failure.h"
+#include "rpc/lending.h"
+#include "rpc/pending_answer.h"
 
 namespace gld {
 namespace {
@@ -242,6 +244,123 @@ TEST("queries: some are answered later, by whoever can, or called off by who ask
   CHECK(num_failed <= 1);
   later->replies.clear();  // they have their streams, these the engine, and that who answers
   CHECK(job.ask(first, value_of("echo still")).get().what == What::kAnswered);
+}
+
+TEST("queries: answers that are lent come back when they are read, called off or dropped, or the connection ends") {
+  class Lender : public rpc::PromptAnswerer {
+   public:
+    OutgoingValue answer(const IncomingValue& query) override {
+      OutgoingValue value{std::string(query.head), {}, {7, 64}};
+      std::lock_guard<std::mutex> lock(mutex_);
+      ++out_;
+      const std::shared_ptr<const void> owner(bytes_, [this](const void*) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        --out_;
+        changed_.notify_all();
+      });
+      value.segments.push_back({bytes_, sizeof bytes_, owner, nullptr});
+      return value;
+    }
+    void wait_for_none() {
+      std::unique_lock<std::mutex> lock(mutex_);
+      CHECK(changed_.wait_for(lock, kLong, [this] { return out_ == 0; }));
+    }
+    size_t num_out() {
+      std::lock_guard<std::mutex> lock(mutex_);
+      return out_;
+    }
+
+   private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    size_t out_ = 0;
+    char bytes_[256] = {};
+  };
+  const auto lender = std::make_shared<Lender>();
+  Job job;
+  job.server.queries().server->serve("lend", lender);
+  const auto stream = job.connect();
+  std::shared_ptr<rpc::Stream> theirs;
+  {
+    std::lock_guard<std::mutex> lock(job.connecting);
+    theirs = job.accepted.back();
+  }
+  theirs->lift_limits(UINT64_MAX, "", 256);
+  const auto ask = [&] {
+    return rpc::PendingAnswer::ask(job.client.queries().client, stream, "lend", value_of("x"),
+                                   rpc::Clock::now() + kLong);
+  };
+  const auto ending = [](const std::shared_ptr<rpc::PendingAnswer>& pending) {
+    CHECK(pending->wait(rpc::Clock::now() + kLong, [] {}));
+    std::optional<QueryOutcome> outcome = pending->take();
+    CHECK(outcome && outcome->what == What::kAnswered);
+    return *outcome;
+  };
+  CHECK_EQUAL(ending(ask()).frame.header.inline_bytes(), 256u);  // nothing of it is mapped there
+  lender->wait_for_none();
+  theirs->lending().accept(7, 3);
+  {
+    const auto read = ask();
+    const QueryOutcome outcome = ending(read);
+    CHECK_EQUAL(outcome.frame.header.inline_bytes(), 0u);
+    CHECK_EQUAL(outcome.frame.header.payload_bytes, 256u);
+    const auto place = rpc::read_place(rpc::split_head(outcome.frame.head).first);
+    CHECK(place == std::pair(uint64_t{3}, uint64_t{64}));
+    CHECK_EQUAL(stream->lent_here(), 1);
+    read->borrowed();
+    CHECK_EQUAL(stream->lent_here(), 0);
+    CHECK_EQUAL(lender->num_out(), 1u);
+    stream->give_back(place);
+    lender->wait_for_none();
+  }
+  CHECK(ask()->wait(rpc::Clock::now() + kLong, [] {}));  // and dropped
+  lender->wait_for_none();
+  CHECK_EQUAL(stream->lent_here(), 0);
+  for (int i = 0; i < 20; ++i) ask()->call_off();  // at any moment
+  lender->wait_for_none();
+  theirs->lending().forget(7);
+  CHECK_EQUAL(ending(ask()).frame.header.inline_bytes(), 256u);
+  lender->wait_for_none();
+  theirs->lending().accept(7, 4);
+  const auto kept = ask();
+  CHECK(kept->wait(rpc::Clock::now() + kLong, [] {}));
+  std::vector<rpc::Lending::Lent> left = theirs->lending().close();
+  CHECK_EQUAL(left.size(), 1u);
+  CHECK_EQUAL(left[0].place.region, 7u);
+  CHECK_EQUAL(lender->num_out(), 1u);
+  left.clear();
+  lender->wait_for_none();
+  CHECK_EQUAL(ending(ask()).frame.header.inline_bytes(), 256u);
+  CHECK(theirs->lending().count() >= 3);
+}
+
+TEST("lending: places of others among those that come back are left to them") {
+  rpc::Lending lending;
+  lending.accept(1, 2);
+  const auto frame_of = [](const std::string& meta) {
+    rpc::Header header;
+    header.kind = static_cast<uint8_t>(rpc::Kind::kRelease);
+    const std::string whole = rpc::pack_frame(header, meta, {});
+    rpc::Frame frame;
+    frame.header = rpc::read_header(reinterpret_cast<const uint8_t*>(whole.data()));
+    frame.head = whole.substr(rpc::kHeaderBytes, frame.header.head_bytes);
+    return frame;
+  };
+  const auto meta_of = [](const rpc::Frame& frame) { return std::string(rpc::split_head(frame.head).first); };
+  CHECK(lending.lend({1, 5}, nullptr).has_value());
+  CHECK(!lending.lend({2, 5}, nullptr).has_value());
+  rpc::Frame mixed = frame_of("\x94\x07\x92\x02\x05\x92\x02\x06\x92\x09\x05");  // [7, [2, 5], [2, 6], [9, 5]]
+  CHECK(!lending.take_back(mixed));
+  CHECK_EQUAL(meta_of(mixed), "\x93\x07\x92\x02\x06\x92\x09\x05");
+  rpc::Frame again = frame_of("\x91\x92\x02\x05");
+  CHECK(!lending.take_back(again));  // it is back: who sees to the rest of them says what is wrong
+  CHECK_EQUAL(meta_of(again), "\x91\x92\x02\x05");
+  lending.lend({1, 5}, nullptr);
+  CHECK(lending.take_back(again));
+  CHECK(lending.may_offer(4) && !lending.may_offer(4));
+  for (const std::string& meta : {std::string("\x01"), std::string("\x90"), std::string("\x91\x05"),
+                                  std::string("\x91\x92\xff\x05"), std::string("\x92\x92\x01\x05\x01")})
+    CHECK_THROWS(rpc::ProtocolError, rpc::read_place(meta));
 }
 
 TEST("queries: answered with the payload that they came with, small or large, many at once") {

@@ -146,7 +146,7 @@ def test_a_loader_of_servers(job: Job) -> None:
         for metric in collect():  # over the socket and in memory
             if metric.name == "received_bytes_total" and metric.labels["peer"] == "server 1":
                 came[metric.labels["kind"]] += metric.value
-        assert came["answer"] > stats.made.sums.row_bytes / 3  # half of the batches
+        assert came["query answer"] > stats.made.sums.row_bytes / 3  # half of the batches
         with observe(JobAddress("127.0.0.1", job.port, None), timeout_s=60) as observer:
             look = observer.look()
             again = observer.look()

@@ -255,14 +255,14 @@ class EndpointPeers:
         # It listened when it said what it holds: where it cannot be reached now, it is gone.
         connecting = self._endpoint.connect(self._addresses[partition], self._timeout_s)
         try:
-            stream, peer = await asyncio.wrap_future(connecting)
+            reached = await asyncio.wrap_future(connecting)
         finally:
             self._tried.add(partition)
-        self._names[partition] = peer
-        if stream is None:
+        self._names[partition] = reached.peer
+        if reached.stream is None:
             self._in_python = True
         else:
-            self._streams[partition] = stream
+            self._streams[partition] = reached.stream
 
     async def disconnect(self, stream: RpcStream) -> None:
         """Gives up a connection by which noise came."""

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import CancelledError
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..._C import PendingAnswer, RpcStream, unpack
+from ..._C import PendingAnswer, RpcEngine, RpcStream, unpack
 from ...errors import DeadlineExceededError, GraphLearnError, PeerLostError, ProtocolError
 from ...rpc.peers.identity import Peer
 from ...rpc.wire.codec import decode
 from ...rpc.wire.failures import read_failure
+
+
+class Core(NamedTuple):
+    """How the core of a server is asked.
+
+    Attributes:
+        engine: this process's.
+        stream: to the server.
+        server: who it is.
+        take_lent: see ``rpc.endpoint.Reached``.
+    """
+
+    engine: RpcEngine
+    stream: RpcStream
+    server: Peer
+    take_lent: Callable[[Any, int], Any]
+
+    def ask(self, service: str, query: bytes, timeout_s: float) -> PendingBatch:
+        """Sends a query, whose answer is a batch."""
+        return PendingBatch(self.engine.ask(self.stream, service, query, timeout_s), self)
 
 
 class PendingBatch:
@@ -17,16 +38,14 @@ class PendingBatch:
 
     Args:
         answer: the core's.
-        stream: by which it was asked for.
-        server: who was asked.
+        core: whose it is.
     """
 
-    __slots__ = ("_answer", "_error", "_server", "_stream", "_value")
+    __slots__ = ("_answer", "_core", "_error", "_value")
 
-    def __init__(self, answer: PendingAnswer, stream: RpcStream, server: Peer) -> None:
+    def __init__(self, answer: PendingAnswer, core: Core) -> None:
         self._answer = answer
-        self._stream = stream
-        self._server = server
+        self._core = core
         self._value: Any = None
         self._error: Exception | None = None
 
@@ -73,10 +92,15 @@ class PendingBatch:
             return
         match ending:
             case "answered", head, payload:
+                self._decode(head, payload)
+            case "lent", head, (place, nbytes):
                 try:
-                    self._value = decode(head, payload)
-                except ProtocolError as error:  # the frame is whole: only this answer is lost
-                    self._error = error
+                    payload = self._core.take_lent([*place], nbytes)
+                except ProtocolError as error:
+                    self._lose("connection closed" if self._core.stream.is_closed else str(error))
+                else:
+                    self._answer.borrowed()
+                    self._decode(head, payload)
             case "failed", failure, _:
                 self._error = self._failure(failure)
                 if isinstance(self._error, ProtocolError):
@@ -84,18 +108,24 @@ class PendingBatch:
             case "garbled", why, _:
                 self._lose(why)
             case "lost", why, _:
-                self._error = PeerLostError(str(self._server), why)
+                self._error = PeerLostError(str(self._core.server), why)
             case _:
-                self._error = DeadlineExceededError(f"{self._server}: no batch within the longest time")
+                self._error = DeadlineExceededError(f"{self._core.server}: no batch within the longest time")
+
+    def _decode(self, head: bytes, payload: Any) -> None:
+        try:
+            self._value = decode(head, payload)
+        except ProtocolError as error:  # the frame is whole: only this answer is lost
+            self._error = error
 
     def _failure(self, packed: bytes) -> GraphLearnError:
         try:
             failure = unpack(packed)
         except ProtocolError as error:
             return error
-        return read_failure(self._server.name, failure if isinstance(failure, list) else [])
+        return read_failure(self._core.server.name, failure if isinstance(failure, list) else [])
 
     def _lose(self, why: str) -> None:
         """What came cannot be what was sent, so that nothing behind it is of use."""
-        self._stream.close()
-        self._error = PeerLostError(str(self._server), why)
+        self._core.stream.close()
+        self._error = PeerLostError(str(self._core.server), why)

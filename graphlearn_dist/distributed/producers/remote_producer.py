@@ -8,11 +8,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from ..._C import RpcStream, fetch_query
+from ..._C import fetch_query
 from ...errors import GraphLearnError, InvalidArgumentError, PeerLostError, ProducerGoneError
 from ...rpc import Endpoint
 from ...rpc.calls.remote import LONGEST_S, Remote
-from ...rpc.peers.identity import Peer
 from ...sampler.base import (
     EdgeSamplerInput,
     NodeSamplerInput,
@@ -34,7 +33,7 @@ from ..server.producer_leases import BATCHES
 from ..session.launcher_messages import result_or_alarm
 from .batch_makers import BatchMakers
 from .batch_producer import BatchProducer, BatchRequest, Pending
-from .pending_batch import PendingBatch
+from .pending_batch import Core
 from .server_recovery import ServerRecovery
 
 T = TypeVar("T")
@@ -52,8 +51,7 @@ class _Server:
         run: the number by which that knows the run; a run that begins again there has another one.
         unread: position of the batch that is read next, of those that it makes.
         told: the same, as it was told last.
-        stream: by which its core is asked for batches, and who that is; None where its interpreter is asked: those of a
-            host, since that can lend them where they lie, and where an engine is in Python.
+        core: how its core is asked for batches; None where its interpreter is, as an engine is in Python.
     """
 
     rank: int
@@ -63,7 +61,7 @@ class _Server:
     run: int = 0
     unread: int = 0
     told: int = 0
-    stream: tuple[RpcStream, Peer] | None = None
+    core: Core | None = None
 
     @property
     def producer_id(self) -> int:
@@ -197,7 +195,7 @@ class RemoteProducer(BatchProducer):
         for server, share, future in zip(servers, shares, begun, strict=True):
             try:
                 self._result(future)
-                self._find_stream(server)
+                self._find_core(server)
             except (PeerLostError, ProducerGoneError) as lost:
                 self._begin_again(server, share, lost, lambda: None)
 
@@ -206,19 +204,19 @@ class RemoteProducer(BatchProducer):
         what = server.producer_id, self._epoch, server.run, share, self._options.credit_bytes
         return _server_at(server.rank, self._timeout_s).ask(DistServer.start_new_epoch_sampling, *what)
 
-    def _find_stream(self, server: _Server) -> None:
-        server.stream = None
-        if server.info is not None and server.info.answers_queries and self._endpoint.native_engine is not None:
-            found = self._result(self._endpoint.connect(("server", server.rank), self._timeout_s))
-            server.stream = found if found[0] is not None and found[0].is_tcp else None
+    def _find_core(self, server: _Server) -> None:
+        server.core, engine = None, self._endpoint.native_engine
+        if server.info is not None and server.info.answers_queries and engine is not None:
+            reached = self._result(self._endpoint.connect(("server", server.rank), self._timeout_s))
+            if reached.stream is not None:
+                server.core = Core(engine, *reached)
 
     def _ask(self, request: BatchRequest) -> Pending:
         server = self._server_of(request.position)
         server.told = server.unread
-        if server.stream is not None and (engine := self._endpoint.native_engine) is not None:
-            stream, peer = server.stream
+        if server.core is not None:
             query = fetch_query(server.producer_id, server.run, request.index, self._indices[server.told])
-            return PendingBatch(engine.ask(stream, BATCHES, query, LONGEST_S), stream, peer)
+            return server.core.ask(BATCHES, query, LONGEST_S)
         return server.making.ask(
             DistServer.fetch_batch, server.producer_id, server.run, request.index, self._indices[server.told]
         )
@@ -257,7 +255,7 @@ class RemoteProducer(BatchProducer):
         def begin(info: ProducerInfo) -> T:
             server.info, server.run = info, server.run + 1
             self._result(self._begin_at(server, share))
-            self._find_stream(server)
+            self._find_core(server)
             return go_on()
 
         peer = self._endpoint.describe("server", server.rank)

@@ -66,7 +66,7 @@ class Stream(Protocol):
     def traffic(self) -> tuple[FrameBytes, FrameBytes]:
         """What was sent and received since it opened; what is queued was sent. From any thread."""
 
-    def lift_limits(self, peer_limit_bytes: int = ..., peer_key: str = ...) -> None:
+    def lift_limits(self, peer_limit_bytes: int = ..., peer_key: str = ..., least_lent_bytes: int = ...) -> None:
         """The peer is known, and takes payloads of so many bytes: large frames may come, and heartbeats start."""
 
     def send(self, frame: bytes, parts: Sequence[memoryview] = (), on_sent: Callable[[], None] | None = None) -> None:

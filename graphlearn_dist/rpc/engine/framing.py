@@ -136,7 +136,7 @@ class FrameStream:
         """Begin to receive."""
         self._loop.add_reader(self._sock.fileno(), self._readable)
 
-    def lift_limits(self, peer_limit_bytes: int = 0, peer_key: str = "") -> None:
+    def lift_limits(self, peer_limit_bytes: int = 0, peer_key: str = "", least_lent_bytes: int = 0) -> None:
         """The peer is known: large frames and payloads may come, and heartbeats start."""
         self._limited = False
 

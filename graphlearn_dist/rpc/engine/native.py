@@ -28,6 +28,7 @@ class NativeStream:
 
     Attributes:
         native: the core's, which queries are sent by.
+        on_offer: told of a region that answers to queries lie in, and that the peer was not offered.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class NativeStream:
     ) -> None:
         self.closed = False
         self.native = native
+        self.on_offer: Callable[[int], None] | None = None
         self._loop = loop
         # Any thread may call these and ``send`` and ``await_answer``; without a step of Python's in between.
         self.lift_limits = native.lift_limits
@@ -112,6 +114,7 @@ class NativeStream:
         self.native.close()
         self._drain.report()
         on_closed = self._on_closed
+        self.on_offer = None
         del self._on_frame, self._on_closed  # they lead back here: a connection must not wait for a garbage collection
         on_closed(error)
 
@@ -140,6 +143,11 @@ class NativeStream:
             on_sent()
         if self._drain.waiting and self._is_drained():
             self._drain.report()
+
+    def offer(self, region: int) -> None:
+        """An answer to a query lies in a region that the peer was not offered."""
+        if self.on_offer is not None:
+            self.on_offer(region)
 
     def gone(self, why: str) -> None:
         """The socket is closed, and nothing is borrowed any more."""
@@ -217,6 +225,8 @@ class NativeEngine:
                         stream.receive(detail)
                     case "sent":
                         stream.sent(detail)
+                    case "offer":
+                        stream.offer(detail)
                     case "malformed":
                         stream.refuse(ProtocolError(detail))
                     case "mismatch":

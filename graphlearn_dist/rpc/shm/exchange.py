@@ -13,7 +13,7 @@ import functools
 import mmap
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ... import _C
@@ -121,8 +121,9 @@ class PayloadExchange:
     """The shared memory of one connection, both ways. On the endpoint's loop thread but where it says otherwise."""
 
     def __init__(self, wire: Wire) -> None:
-        self.stats = ExchangeStats()
+        self._stats = ExchangeStats()
         self._wire = wire
+        self.native: _C.RpcStream | None = None  # which lends answers to queries; both lend what the peer has mapped
         self._arena_state = "unknown"  # unknown, offered, accepted, refused
         self._slots: set[int] = set()
         self._peer_arena: ReceivingArena | None = None
@@ -130,6 +131,12 @@ class PayloadExchange:
         self._region_states: dict[int, str] = {}
         self._lent: dict[tuple[int, int], Encoded] = {}
         self._borrowed: dict[int, _BorrowedRegion] = {}
+
+    @property
+    def stats(self) -> ExchangeStats:
+        """Counters of what passed through shared memory."""
+        lent = 0 if self.native is None else self.native.num_lent
+        return replace(self._stats, lent_payloads_sent=self._stats.lent_payloads_sent + lent)
 
     # --- sending -----------------------------------------------------------------------------------------------
 
@@ -151,8 +158,22 @@ class PayloadExchange:
         if self._region_states[number] != "accepted":
             return None
         self._lent[number, offset] = encoded
-        self.stats.lent_payloads_sent += 1
+        self._stats.lent_payloads_sent += 1
         return [number, offset]
+
+    def offer(self, number: int) -> None:
+        """Offers the peer a region of this process, by its number, so that answers to queries can be lent from it."""
+        region = SharedRegion.of(number)
+        if region is None or region.closed:
+            return
+        if region not in self._regions:
+            self._offer(region)
+        elif self._region_states[self._regions[region]] == "accepted":
+            self._accept(region)
+
+    def _accept(self, region: SharedRegion) -> None:
+        if self.native is not None:
+            self.native.accept_region(region.number, self._regions[region])
 
     def _offer(self, region: SharedRegion) -> None:
         number = len(self._region_states) + 1
@@ -164,6 +185,8 @@ class PayloadExchange:
     def _drop(self, region: SharedRegion) -> None:
         """The region's maker is gone: the peer need not keep it mapped for new payloads."""
         number = self._regions.pop(region, None)
+        if self.native is not None:
+            self.native.forget_region(region.number)
         if number is not None:
             self._region_states[number] = "dropped"
             self._wire.send_arena_frame(["drop", number])
@@ -181,10 +204,10 @@ class PayloadExchange:
             return 0
         offset = arena.put(encoded.payload_parts(), encoded.nbytes)
         if offset is None:
-            self.stats.arena_full += 1
+            self._stats.arena_full += 1
             return 0
         self._slots.add(offset)
-        self.stats.arena_payloads_sent += 1
+        self._stats.arena_payloads_sent += 1
         return offset
 
     def on_release(self, meta: list[Any]) -> None:
@@ -222,6 +245,8 @@ class PayloadExchange:
             case ["borrow", int(number)] if number in self._region_states:
                 if self._region_states[number] == "offered":
                     self._region_states[number] = "accepted"
+                    for region in [region for region, of in self._regions.items() if of == number]:
+                        self._accept(region)
             case ["decline", int(number), str(_)] if number in self._region_states:
                 self._region_states[number] = "refused"
             case ["drop", int(number)]:  # it stays mapped while tensors over it live
@@ -253,11 +278,11 @@ class PayloadExchange:
             case [int(number), int(offset)]:
                 region, wire = self._borrowed.get(number), getattr(self, "_wire", None)
                 if region is not None and wire is not None:  # else it was never accepted, or all is closed by now
-                    self.stats.lent_payloads_received += 1
+                    self._stats.lent_payloads_received += 1
                     return wire.loans.lend(region.view(offset, nbytes), wire.send_releases, [number, offset])
             case int(offset) if self._peer_arena is not None:
                 buffer = self._peer_arena.take(offset, nbytes)
-                self.stats.arena_payloads_received += 1
+                self._stats.arena_payloads_received += 1
                 self._wire.send_releases_later([offset])
                 return buffer
         raise ProtocolError("arena: a payload in memory that was never accepted")
@@ -272,6 +297,10 @@ class PayloadExchange:
                 arena.release(offset)
         self._slots.clear()
         lent, self._lent = list(self._lent.values()), {}
+        for number, payload in [] if self.native is None else self.native.end_lending():
+            region = SharedRegion.of(number)
+            if region is not None:  # else it is closed, and not used again
+                lent.append(Encoded(b"", (), 0, payload.release, (region, 0)))
         if lent:
             _Remains(self._wire, lent)
         for region in self._regions:

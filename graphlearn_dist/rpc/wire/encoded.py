@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,6 +15,7 @@ Buffer: TypeAlias = Any  # anything with the buffer protocol; typing has no name
 
 ALIGNMENT = 64
 _numbers = itertools.count(1)
+_regions: weakref.WeakValueDictionary[int, SharedRegion] = weakref.WeakValueDictionary()
 MAX_HEAD_BYTES = _C.Codec.MAX_HEAD_BYTES
 _BLOB_PREFIX = struct.Struct("<4sIQ")
 _BLOB_MAGIC = b"GLDB"
@@ -38,11 +40,17 @@ class SharedRegion:
 
     def __init__(self, path: str, size: int, nonce: bytes) -> None:
         self.number = next(_numbers)
+        _regions[self.number] = self
         self.path = path
         self.size = size
         self.nonce = nonce
         self.closed = False
         self._watchers: list[Callable[[SharedRegion], None]] = []
+
+    @staticmethod
+    def of(number: int) -> SharedRegion | None:
+        """That of a number, if it is still used."""
+        return _regions.get(number)
 
     def watch(self, on_closed: Callable[[SharedRegion], None]) -> None:
         """Calls ``on_closed`` when the region is closed."""
