@@ -175,9 +175,8 @@ void bind_rpc(py::module_& m) {
           "accept_region",
           [](Stream& self, uint64_t region, uint64_t number) { self.lending().accept(region, number); },
           py::arg("region"), py::arg("number"), "The peer has mapped a region of this process, by that number.")
-      .def(
-          "forget_region", [](Stream& self, uint64_t region) { self.lending().forget(region); }, py::arg("region"),
-          "Nothing new is lent from it.")
+      .def("forget_region", &Stream::forget_region, py::arg("region"), py::call_guard<GilReleased>(),
+           "Nothing new is lent from it.")
       .def(
           "end_lending",
           [](Stream& self) {
@@ -211,9 +210,6 @@ void bind_rpc(py::module_& m) {
       .def_property_readonly("queries_served", &Stream::queries_served);
   py::class_<PendingAnswer, std::shared_ptr<PendingAnswer>>(m, "PendingAnswer", "The answer to a query.")
       .def_property_readonly("is_over", &PendingAnswer::is_over, "Whether it came, or will not.")
-      .def_property_readonly(
-          "has_value", [](PendingAnswer& self) { return self.what() == rpc::QueryOutcome::What::kAnswered; },
-          "Whether it is over, and well.")
       .def_property_readonly("is_called_off", &PendingAnswer::is_called_off)
       .def("call_off", &PendingAnswer::call_off, py::call_guard<GilReleased>(),
            "Nobody wants it any more. False: it is over.")

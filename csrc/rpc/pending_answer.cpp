@@ -43,7 +43,6 @@ void PendingAnswer::end(QueryOutcome outcome) {
   is_lent_ = is_lent;
   if (is_lent_) stream_->count_lent_here(1);
   is_over_ = true;
-  what_ = outcome.what;
   outcome_ = std::move(outcome);
   changed_.notify_all();
 }
@@ -75,11 +74,6 @@ std::optional<QueryOutcome> PendingAnswer::take() {
 void PendingAnswer::borrowed() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (std::exchange(is_lent_, false)) stream_->count_lent_here(-1);
-}
-
-std::optional<QueryOutcome::What> PendingAnswer::what() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return what_;
 }
 
 bool PendingAnswer::call_off() {

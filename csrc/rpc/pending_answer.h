@@ -30,8 +30,6 @@ class PendingAnswer : public std::enable_shared_from_this<PendingAnswer> {
   // one that is lent must be followed by borrowed(), when the region that it lies in is needed no more to find it.
   std::optional<QueryOutcome> take();
   void borrowed();
-  // How it ended, without the frame; nothing before, and where it was called off.
-  std::optional<QueryOutcome::What> what();
   // Nobody wants it any more; false where it was over.
   bool call_off();
   bool is_called_off();
@@ -47,7 +45,6 @@ class PendingAnswer : public std::enable_shared_from_this<PendingAnswer> {
   std::condition_variable changed_;
   uint64_t query_ = 0;
   bool is_over_ = false, is_called_off_ = false, is_lent_ = false;
-  std::optional<QueryOutcome::What> what_;
   std::optional<QueryOutcome> outcome_;
 };
 

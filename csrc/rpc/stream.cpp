@@ -106,6 +106,7 @@ void Stream::send_answer(Header header, OutgoingValue value) {
     throw InvalidArgument(
         message("payload: the peer takes at most ", peer_limit_bytes(), " bytes, got ", header.payload_bytes));
   if (value.place.region != 0 && header.payload_bytes >= least_lent_bytes_) {
+    std::lock_guard<std::mutex> lock(answering_);
     if (const auto place = lending_.lend(value.place, value.segments.front().owner)) {
       header.flags |= kFlagArena;
       return send_owned(pack_frame(header, pack_place(*place), value.head), {});
@@ -118,6 +119,11 @@ void Stream::send_answer(Header header, OutgoingValue value) {
   }
   static const std::string kNoPlace("\x91\x00", 2);  // [0]: the payload follows
   send_owned(pack_frame(header, kNoPlace, value.head), std::move(value.segments));
+}
+
+void Stream::forget_region(uint64_t region) {
+  std::lock_guard<std::mutex> lock(answering_);
+  lending_.forget(region);
 }
 
 void Stream::give_back(std::pair<uint64_t, uint64_t> place) {

@@ -59,6 +59,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // its region has the loop told of it.
   void send_answer(Header header, OutgoingValue value);
   Lending& lending() { return lending_; }
+  // Nothing new is lent from a region: what was lent before is on its way when this returns, so that what is sent now
+  // comes behind it.
+  void forget_region(uint64_t region);
   // Gives back what the peer lent by an answer.
   void give_back(std::pair<uint64_t, uint64_t> place);
   // Answers of queries whose payload is lent, and that nobody has read or given back.
@@ -151,6 +154,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<uint64_t> least_lent_bytes_{UINT64_MAX};
   std::atomic<int64_t> lent_here_{0};
   Lending lending_;
+  std::mutex answering_;  // held from lending something until it is on its way
   std::atomic<uint64_t> queries_served_{0}, queries_sent_{0};
   FrameBytes received_, sent_;
   std::atomic<bool> has_queries_{false};  // then the engine's thread reads

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from ..errors import InvalidArgumentError, StorageError
+from ..utils.paths import to_path
 from ..utils.shown import shown
-from ..utils.values import to_path
 from .dataset import Dataset
 from .pyg.pyg_levels import Levels, read_levels
 from .schema import EdgeDirection, bare

@@ -13,8 +13,9 @@ import torch
 from ..core import check_index_vector
 from ..errors import InvalidArgumentError
 from ..typing import NodeType
+from ..utils.paths import to_path
 from ..utils.shown import shown
-from ..utils.values import is_number, to_path
+from ..utils.values import is_number
 from .embeddings.checkpoint import Checkpoint
 from .embeddings.owners import owners_of
 from .embeddings.settings import DTYPES, EmbeddingSettings, Init, OptimizerSettings

@@ -10,7 +10,7 @@ import torch
 
 from ..errors import InvalidArgumentError, StorageError, UnknownIdError
 from ..typing import NodeType
-from ..utils.values import to_path
+from ..utils.paths import to_path
 from .results import Results
 
 _AT_ONCE = 1 << 16

@@ -15,7 +15,8 @@ import torch
 from ..errors import InvalidArgumentError, StorageError
 from ..partition.layout import type_folder
 from ..typing import NodeType
-from ..utils.values import is_whole, label_of, to_path
+from ..utils.paths import to_path
+from ..utils.values import is_whole, label_of
 from .rows import Rows, RowsHere
 
 _META = "RESULTS.json"

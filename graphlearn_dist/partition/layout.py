@@ -16,7 +16,8 @@ import torch
 from ..data.zone_order import ZoneOrder
 from ..errors import InvalidArgumentError, PartitionFormatError
 from ..typing import EdgeType, NodeType, as_str
-from ..utils.values import check_disjoint, label_of, to_path
+from ..utils.paths import to_path
+from ..utils.values import check_disjoint, label_of
 from . import meta_checks
 from .edge_book import EdgeBook, OwnedEdgesBook, edge_book_from_dict
 from .partition_book import (

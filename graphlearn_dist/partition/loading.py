@@ -13,9 +13,9 @@ from ..data.topology import row_sizes
 from ..errors import InvalidArgumentError, PartitionFormatError
 from ..typing import FeaturePartitionData, GraphPartitionData
 from ..utils.device import parse_device
+from ..utils.paths import to_path
 from ..utils.shown import shown
 from ..utils.tensor import id2idx
-from ..utils.values import to_path
 from .layout import (
     CachedRows,
     EdgeKey,

@@ -9,8 +9,9 @@ from ..data.schema import by_type
 from ..data.zone_order import ZoneOrder, check_order
 from ..errors import InvalidArgumentError
 from ..typing import NodeType
+from ..utils.paths import to_path
 from ..utils.system.disk import disk_errors
-from ..utils.values import label_of, to_path
+from ..utils.values import label_of
 from .assembly import write_order
 from .layout import array_path, load_partition_layout, read_meta
 from .meta_entries import write_meta

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
+from ..utils.paths import to_path
 from ..utils.system.directory_lock import locked_directory
-from ..utils.values import to_path
 from .layout import META_FILE, EdgeKey, NodeKey
 from .storage import ArrayFile, open_array, write_tensor
 

@@ -13,8 +13,9 @@ from .. import _C
 from ..core import available_cores, thread_pool
 from ..data.sources import GraphSource
 from ..errors import InvalidArgumentError, PartitionFormatError
+from ..utils.paths import to_path
 from ..utils.shown import shown
-from ..utils.values import count_not_finite, label_of, to_path
+from ..utils.values import count_not_finite, label_of
 from .edge_book import OwnedEdgesBook
 from .layout import EdgeKey, NodeKey, PartitionArrays, array_path, load_partition_layout
 from .ordering.zone_partitioner import KaMinParPartitioner, LDGPartitioner

@@ -17,9 +17,9 @@ import torch
 
 from .. import _C
 from ..errors import InvalidArgumentError, PartitionFormatError, StorageError
+from ..utils.paths import to_path
 from ..utils.system.disk import disk_errors
 from ..utils.system.scratch import scratch_folder
-from ..utils.values import to_path
 
 META_FILE = "META.json"
 _OWN_NAME = re.compile(r"META\.json|part\d+")  # what says that there are partitions already

@@ -24,11 +24,11 @@ from ..partition.partition_book import RangePartitionBook
 from ..partition.partitioner import random_book
 from ..partition.sources import Kind
 from ..partition.storage import ArrayFile, ArrayWriter, checksum_of, new_directory, put_in_place
+from ..utils.paths import to_path
 from ..utils.progress import Progress, Report
 from ..utils.system.directory_lock import locked_directory
 from ..utils.system.disk import disk_errors
 from ..utils.units import parse_size
-from ..utils.values import to_path
 from .buckets import Budget
 from .columns import CheckedChunk, id_kind
 from .config import EdgeTable, NodeTable, SourceSpec, TablesConfig

@@ -22,7 +22,7 @@ from .. import _C
 from ..core import to_tensor
 from ..errors import InvalidArgumentError, StorageError, TableError, UnknownIdError
 from ..partition.layout import NodeKey, array_path, load_partition_layout
-from ..utils.values import to_path
+from ..utils.paths import to_path
 from .buckets import Budget
 from .columns import Array, CheckedChunk, Ids, as_ids, id_kind, native_ids, one_array
 from .extra import open_duckdb

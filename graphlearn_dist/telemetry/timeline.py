@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..errors import InvalidArgumentError, StorageError
-from ..utils.values import to_path
+from ..utils.paths import to_path
 from .trace import LOOP, MADE, PART_SUFFIX
 
 WAIT, COMPUTE = "wait", "compute"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from .paths import to_path
 from .system.ports import free_port
-from .values import to_path
 
 
 def ensure_dir(dir_path: str) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import numbers
-import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -48,13 +46,6 @@ def to_flag(name: str, value: object) -> bool:
     if value is None or isinstance(value, (bool, np.bool_)) or (is_whole(value) and value in (0, 1)):
         return bool(value)
     raise InvalidArgumentError(f"{name}: expected True or False, got {shown(value)}")
-
-
-def to_path(name: str, value: object) -> Path:
-    """The value as a ``Path`` where it is text or a path, of a file or directory; else InvalidArgumentError."""
-    if not isinstance(value, (str, os.PathLike)) or not str(value) or "\0" in str(value):
-        raise InvalidArgumentError(f"{name}: expected a path, got {shown(value)}")
-    return Path(value)
 
 
 def check_callable(name: str, value: object) -> None:

@@ -207,6 +207,9 @@ def test_a_producer_by_hand(job: Job) -> None:
         request_server(0, DistServer.fetch_batch, producer, 2, 1)
     with pytest.raises(InvalidArgumentError, match="run: expected more than 1, got 1"):
         request_server(0, DistServer.start_new_epoch_sampling, producer, 0)
+    for run, credit in ((2, -1), (2, 1 << 63), (1 << 63, 1)):
+        with pytest.raises(InvalidArgumentError, match=f"run, credit_bytes: .* got {run}, {credit}"):
+            request_server(0, DistServer.start_new_epoch_sampling, producer, 0, run, None, credit)
     assert request_server(0, DistServer.fetch_batch, producer, 1, 5) == EndOfEpoch(1, 0, 5)
     request_server(0, DistServer.start_new_epoch_sampling, producer, 0, 2, None, 1)  # one batch at a time
     pending = [async_request_server(0, DistServer.fetch_batch, producer, 2, index, 0) for index in range(3)]

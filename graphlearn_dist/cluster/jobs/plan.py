@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...config import DEFAULT_SSH, PULSE_INTERVAL_S, SILENCE_S, LaunchContext, port_range_environ
 from ...errors import InvalidArgumentError
-from ...utils.values import to_path
+from ...utils.paths import to_path
 
 DEFAULT_PORT = 29400
 _PORTS_OF_JOB = ("registry", "torch")  # the first ones of a range

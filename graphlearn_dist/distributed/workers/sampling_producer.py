@@ -248,12 +248,16 @@ class SamplingProducer:
         """
         if run <= self._run:
             raise InvalidArgumentError(f"run: expected more than {self._run}, got {run}")
+        if run >= 1 << 63 or not 0 <= (credit_bytes or 0) < 1 << 63:
+            raise InvalidArgumentError(
+                f"run, credit_bytes: expected numbers of 63 bits, the second from 0, got {run}, {credit_bytes}"
+            )
         num_batches = self.schedule.num_batches
         share = BatchShare(BatchIndices(0, num_batches)) if share is None else share
         if share.indices and share.indices[-1] >= num_batches:
             raise InvalidArgumentError(f"indices: expected batches in [0, {num_batches}), got {share.indices}")
-        self._run, self._epoch, self._share, self._num_given = run, epoch, share, 0
         self._shelf.begin_run(share, EndOfEpoch(run, epoch, num_batches), credit_bytes)
+        self._run, self._epoch, self._share, self._num_given = run, epoch, share, 0
         for rank, worker in enumerate(self._workers):
             worker.start_run(StartRun(run, epoch, share.divided(rank, len(self._workers))))
 

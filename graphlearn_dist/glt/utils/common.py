@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...utils.common import ensure_dir, get_free_port, index_select, merge_dict, seed_everything
-from ...utils.values import to_path
+from ...utils.paths import to_path
 
 
 def count_dict(in_dict: dict[Any, Any], out_dict: dict[Any, list[int]], target_len: int) -> None:

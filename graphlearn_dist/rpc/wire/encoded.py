@@ -96,7 +96,7 @@ class Encoded(NamedTuple):
         return parts
 
     def write_parts(self) -> list[memoryview]:
-        """The value as one blob, in pieces to be written one after the other; ``from_blob`` reads it back."""
+        """The value as one blob, in pieces to be written one after the other; ``split_blob`` reads it back."""
         start = _BLOB_PREFIX.pack(_BLOB_MAGIC, len(self.head), self.nbytes) + self.head
         return [memoryview(start + bytes(-len(start) % ALIGNMENT)), *self.payload_parts()]
 
@@ -104,17 +104,6 @@ class Encoded(NamedTuple):
     def blob_bytes(self) -> int:
         """Bytes of the blob that ``write_parts`` makes; a multiple of 64."""
         return padded(_BLOB_PREFIX.size + len(self.head)) + self.nbytes
-
-    @classmethod
-    def from_blob(cls, blob: Buffer, on_released: Callable[[], None] | None = None) -> Encoded:
-        """What ``write_parts`` wrote, without decoding it; the payload stays in ``blob``'s memory.
-
-        Raises:
-            ProtocolError: ``blob`` is not of that form.
-        """
-        head, payload = split_blob(blob)
-        segments = (payload,) if payload.nbytes else ()
-        return cls(bytes(head), segments, payload.nbytes, on_released)
 
 
 _ZEROS = memoryview(bytes(ALIGNMENT))

@@ -35,6 +35,7 @@ from graphlearn_dist.errors import (
 )
 from graphlearn_dist.rpc import Encoded, Endpoint, PeerAddress, current_peer, encode
 from graphlearn_dist.rpc.wire import gld1
+from graphlearn_dist.rpc.wire.encoded import split_blob
 from tests.faults.proxy import Proxy
 from tests.support.waiting import wait_until
 
@@ -555,7 +556,8 @@ def test_an_encoded_answer_is_forwarded_and_released_once(size: int, use_unix: b
 
     def forward() -> Encoded:
         blob = bytearray(b"".join(encode({"x": torch.arange(size), "name": "n"}).write_parts()))
-        return Encoded.from_blob(memoryview(blob), on_released)
+        head, payload = split_blob(blob)
+        return Encoded(bytes(head), (payload,) if payload.nbytes else (), payload.nbytes, on_released)
 
     with Endpoint("server", 0, settings=SETTINGS) as server:
         server.register("forward", forward)
