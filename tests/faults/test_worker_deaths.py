@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -200,6 +203,60 @@ def test_a_worker_that_dies_when_it_has_said_that_it_is_up(whole: Path, monkeypa
     with make_loader(load(whole), MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB")) as loader:
         same_batches(loader, epoch(whole, 0))
     assert len(started) == 2
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """Nothing goes but what nobody refers to any more."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def held_for_workers() -> Counter[str]:
+    """What this process has for its workers: threads that take their batches, and shared memory."""
+    held: Counter[str] = Counter()
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            held["threads"] += (thread / "comm").read_text().strip() == "gld-batches"
+    held["mappings"] = Path("/proc/self/maps").read_text().count("/memfd:gld")
+    return held
+
+
+def test_what_a_worker_had_that_none_follows_goes_with_its_loader(whole: Path, no_collection: None) -> None:
+    options = MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB", max_restarts=0)
+    with make_loader(load(whole), options):  # what the first one brings about stays
+        pass
+    before = held_for_workers()
+    with make_loader(load(whole), options) as loader:
+        (pid, _) = workers_of(os.getpid())
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(SamplingWorkerError, match="max_restarts=0 within an hour are used up"):
+            list(loader)
+    assert held_for_workers()["threads"] == before["threads"]  # the error's traceback may lead to memory
+
+
+def test_a_loader_that_is_closed_while_a_worker_is_started_again(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, no_collection: None
+) -> None:
+    options = MpDistSamplingWorkerOptions(num_workers=1, channel_size="16MB")
+    with make_loader(load(whole), options):
+        pass
+    before, is_up = held_for_workers(), threading.Event()
+    on_ready, started = WorkerProcess._on_ready, recorded_forks(monkeypatch)
+
+    def stay_on_the_way(self: WorkerProcess, ready: WorkerReady) -> None:
+        if len(started) == 1:
+            on_ready(self, ready)
+        else:
+            is_up.set()
+
+    monkeypatch.setattr(WorkerProcess, "_on_ready", stay_on_the_way)
+    with make_loader(load(whole), options):
+        started[0].kill()
+        assert is_up.wait(DEADLINE_S)
+    assert held_for_workers() == before
 
 
 LATE = """

@@ -37,6 +37,7 @@ class WorkerHandle:
         self._buffer_bytes = buffer_bytes
         self._budget = RestartBudget(max_restarts)
         self._process: WorkerProcess | None = None  # the one that is up, or None
+        self._last: WorkerProcess | None = None  # the one that ended, and that none follows
         self._restarting: asyncio.Task[None] | None = None
         self._start: StartRun | None = None
         self._lasting: dict[type, Any] = {}  # what was said last, of each kind
@@ -118,8 +119,10 @@ class WorkerHandle:
             return
         self._process, self._is_told = None, False
         if isinstance(why, SamplingWorkerError):
+            self._last = process
             self._fail(why)
         elif (verdict := self._judge()) is not None:
+            self._last = process
             self._fail(self._death_error(process.pid, why, self._stage, verdict))
         else:
             self._restarting = asyncio.get_running_loop().create_task(self._restart(process))
@@ -170,10 +173,11 @@ class WorkerHandle:
     async def close(self) -> None:
         """Ends the process: asks, then kills. Idempotent."""
         self._fail(SamplingWorkerError(f"{self.name} was shut down"))
-        restarting = self._restarting
+        restarting, self._restarting = self._restarting, None  # its traceback leads here
         if restarting is not None:
             restarting.cancel()
             await asyncio.gather(restarting, return_exceptions=True)
-        if self._process is not None:
-            await self._process.close()
-        self._process = None  # with the last reference its shared memory goes
+        for process in (self._process, self._last):
+            if process is not None:
+                await process.close()
+        self._process = self._last = None  # with the last reference its shared memory goes
