@@ -17,22 +17,26 @@ void BatchShelf::begin_run(int64_t run, int64_t num_batches, BatchShare share, s
   Todo todo;
   std::lock_guard<std::mutex> lock(mutex_);
   if (run <= run_) throw InvalidArgument(message("run: expected more than ", run_, ", got ", run));
-  const std::string failure = rpc::pack_error("SamplingWorkerError", message(name_, ": run ", run, " has begun"));
-  for (auto* of : {&waiting_, &in_order_}) {
-    for (auto& entry : *of) todo.failed.emplace_back(std::move(entry.second.receiver), failure);
-    of->clear();
-  }
-  for (auto& entry : items_) todo.dropped.push_back(std::move(entry.second));
-  items_.clear();
+  empty(todo, rpc::pack_error("SamplingWorkerError", message(name_, ": run ", run, " has begun")));
   sent_.clear();
   sent_bytes_ = 0;
-  held_back_.reset();
   run_ = run;
   num_batches_ = num_batches;
   share_ = std::move(share);
   limit_bytes_ = credit_bytes;
   std::swap(end_, end);
   announced_.assign(announced_.size(), 0);
+}
+
+// Who waits fails, and what is there is dropped.
+void BatchShelf::empty(Todo& todo, const std::string& failure) {
+  for (auto* of : {&waiting_, &in_order_}) {
+    for (auto& entry : *of) todo.failed.emplace_back(std::move(entry.second.receiver), failure);
+    of->clear();
+  }
+  for (auto& entry : items_) todo.dropped.push_back(std::move(entry.second));
+  items_.clear();
+  held_back_.reset();
 }
 
 std::optional<int64_t> BatchShelf::worker_of(int64_t index) const {
@@ -116,13 +120,7 @@ void BatchShelf::end(const std::string& failure) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (over_) return;
   over_ = failure;
-  for (auto* of : {&waiting_, &in_order_}) {
-    for (auto& entry : *of) todo.failed.emplace_back(std::move(entry.second.receiver), failure);
-    of->clear();
-  }
-  for (auto& entry : items_) todo.dropped.push_back(std::move(entry.second));
-  items_.clear();
-  held_back_.reset();
+  empty(todo, failure);
 }
 
 uint64_t BatchShelf::fetch(int64_t run, int64_t index, std::optional<int64_t> oldest,

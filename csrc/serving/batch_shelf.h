@@ -91,6 +91,7 @@ class BatchShelf : public std::enable_shared_from_this<BatchShelf> {
   };
   std::optional<int64_t> worker_of(int64_t index) const;
   void hand_on(Todo& todo);
+  void empty(Todo& todo, const std::string& failure);
   void give(std::map<int64_t, Waiting>& to, std::map<int64_t, Waiting>::iterator waiting, Todo& todo);
   void grant_locked(int64_t oldest);
 

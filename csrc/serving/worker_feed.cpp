@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -20,7 +21,8 @@ namespace {
 constexpr uint64_t kReturnRingBytes = 64 << 10;
 constexpr uint32_t kReturnMessages = 256;
 constexpr size_t kMostTogether = 16;  // slots that wait to be given back together
-constexpr uint64_t kShare = 64;       // of the region: so many bytes of slots do not wait
+constexpr size_t kMostOfMessage = 512;
+constexpr uint64_t kShare = 64;  // of the region: so many bytes of slots do not wait
 
 // The first bytes of a message, as graphlearn_dist.distributed.workers.worker_messages.ItemHeader packs them.
 struct Header {
@@ -78,8 +80,11 @@ void SlotReturns::give_back(uint64_t offset, uint64_t nbytes) noexcept {
     waiting_.push_back(offset);
     waiting_bytes_ += nbytes;
     if (waiting_.size() < kMostTogether && waiting_bytes_ < most_bytes_) return;
-    ring_->send({{waiting_.data(), waiting_.size() * sizeof(uint64_t)}}, Deadline(0.0), kNothing);
-    waiting_.clear();
+    while (!waiting_.empty()) {
+      const size_t count = std::min(waiting_.size(), kMostOfMessage);
+      ring_->send({{waiting_.data(), count * sizeof(uint64_t)}}, Deadline(0.0), kNothing);
+      waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(count));
+    }
     waiting_bytes_ = 0;
   } catch (const ChannelTimeout&) {  // the next one tells of these, too
   } catch (const std::exception&) {  // the worker is gone, and its region with it

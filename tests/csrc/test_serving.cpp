@@ -302,6 +302,28 @@ TEST("feed: slots and what lies in the ring reach who waits, and slots go back w
   CHECK_THROWS(ChannelClosed, announce(*ring, 1, 0, 0, ""));
 }
 
+TEST("feed: slots that come back while their owner looks at none are not lost") {
+  constexpr uint64_t kSlots = 30'000;
+  const auto ring = ShmRing::create(64 << 10, 256);
+  serving::SlotReturns returns(ring, uint64_t{1} << 40);
+  uint64_t next = 1, sum = 0, count = 0;
+  const auto look = [&] {
+    for (const uint64_t offset : serving::take_returned(*ring)) {
+      sum += offset;
+      ++count;
+    }
+  };
+  for (; next <= kSlots; ++next) returns.give_back(next, 1);
+  for (; count < kSlots; ++next) {  // whoever comes back next tells of those that had no room
+    look();
+    returns.give_back(next, 1);
+  }
+  look();
+  CHECK_EQUAL(sum, count * (count + 1) / 2);  // each once, the first ones
+  ring->close();
+  for (int i = 0; i < 100; ++i) returns.give_back(1, 1);
+}
+
 TEST("feed: closed in the middle of what a worker makes, and freed before what it gave") {
   std::mt19937 random(5);
   for (int round = 0; round < 30; ++round) {
