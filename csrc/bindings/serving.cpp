@@ -183,6 +183,8 @@ void bind_serving(py::module_& m) {
   py::class_<BatchServer, rpc::Answerer, std::shared_ptr<BatchServer>>(m, "BatchServer", "Gives batches to clients.")
       .def(py::init<>())
       .def("add", &BatchServer::add, py::arg("producer"), py::arg("shelf"), py::arg("client_key"), py::arg("owner"))
+      .def("end", &BatchServer::end, py::arg("failure"), py::call_guard<GilReleased>(),
+           "Whoever asks from now on is told this.")
       .def("remove", &BatchServer::remove, py::arg("producer"), py::call_guard<GilReleased>());
   m.def(
       "fetch_query",

@@ -60,6 +60,11 @@ void BatchServer::remove(uint64_t producer) {
   producers_.erase(found);
 }
 
+void BatchServer::end(std::string failure) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  over_ = std::move(failure);
+}
+
 void BatchServer::begin(const rpc::IncomingValue& query, const std::shared_ptr<rpc::Reply>& reply) {
   Reader reader = Reader::of_value(query.head);
   const Value list = reader.next();
@@ -71,8 +76,10 @@ void BatchServer::begin(const rpc::IncomingValue& query, const std::shared_ptr<r
   std::optional<int64_t> oldest;
   if (reads.type != Type::kNil) oldest = integer(reads, "a batch, or nil");
   std::shared_ptr<BatchShelf> shelf;
+  std::string over;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    over = over_;
     const auto found = producers_.find(producer);
     if (found != producers_.end()) {
       if (found->second.client_key != query.asker)
@@ -81,6 +88,7 @@ void BatchServer::begin(const rpc::IncomingValue& query, const std::shared_ptr<r
       shelf = found->second.shelf;
     }
   }
+  if (!over.empty()) return reply->fail(over);
   if (shelf == nullptr)
     return reply->fail(
         rpc::pack_error("ProducerGoneError", message("producer_id: there is no producer ", producer, " (any more)")));

@@ -20,6 +20,8 @@ class BatchServer : public rpc::Answerer {
   // others.
   void add(uint64_t producer, std::shared_ptr<BatchShelf> shelf, std::string client_key, std::string owner);
   void remove(uint64_t producer);
+  // Whoever asks from now on is told this, as rpc/failure.h packs it.
+  void end(std::string failure);
   void begin(const rpc::IncomingValue& query, const std::shared_ptr<rpc::Reply>& reply) override;
 
  private:
@@ -29,6 +31,7 @@ class BatchServer : public rpc::Answerer {
   };
   std::mutex mutex_;  // of what follows
   std::map<uint64_t, Served> producers_;
+  std::string over_;
 };
 
 // The head of such a query.

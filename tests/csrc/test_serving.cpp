@@ -412,6 +412,12 @@ TEST("server of batches: whose they are, what is none, and who gives up") {
     CHECK(contains(ask("client a", head)->failed, "ProtocolError"));
   server.remove(5);
   server.remove(5);
+  BatchServer ended;
+  ended.add(5, shelf, "client a", "client a (pid 3)");
+  ended.end(rpc::pack_error("PeerLostError", "it was shut down"));
+  const auto late = std::make_shared<Answer>();
+  ended.begin(asked_by("client a", fetch(5, 1, 1)), late);
+  CHECK(contains(late->failed, "it was shut down"));
   CHECK(contains(ask("client a", fetch(5, 1, 1))->failed, "producer_id: there is no producer 5 (any more)"));
 }
 

@@ -15,6 +15,7 @@ from ... import _C
 from ...config import lease_timeout_s
 from ...errors import InvalidArgumentError, PeerLostError, ProducerGoneError
 from ...rpc.peers.identity import Peer
+from ...rpc.wire.failures import pack_failure
 from ...telemetry.process_status import ServedStatus
 from ..workers.fork_server import ForkServer, hold_fork_server
 from ..workers.sampling_producer import SamplingProducer
@@ -193,6 +194,7 @@ class ProducerLeases:
 
     async def close_all(self, why: PeerLostError) -> None:
         """Ends everything, and waits for what is ending already; who waits for a batch is told why."""
+        self.answerer.end(_C.pack(pack_failure(why)))
         for producer in self:
             producer.end(why)
         for owner in list(self._expiring):
