@@ -81,11 +81,13 @@ bool PendingAnswer::call_off() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (is_over_) return false;
-    is_over_ = is_called_off_ = true;
     query = query_;
-    changed_.notify_all();
   }
-  client_->forget(query);
+  client_->forget(query);  // before anybody hears of it, who may ask for the same again
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (is_over_) return false;
+  is_over_ = is_called_off_ = true;
+  changed_.notify_all();
   return true;
 }
 

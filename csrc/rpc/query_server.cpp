@@ -203,7 +203,7 @@ void QueryServer::closed(uint64_t stream) {
 
 // With mutex_ held.
 void QueryServer::queue_turn(const std::shared_ptr<Line>& line) {
-  if (line->has_turn || line->is_parked || line->waiting.empty()) return;
+  if (line->has_turn || line->is_parked || line->is_busy || line->waiting.empty()) return;
   line->has_turn = true;
   turns_.push_back(line);
   has_work_.notify_one();
@@ -251,9 +251,9 @@ void QueryServer::run() {
     }
     Waiting query = std::move(line->waiting.front());
     line->waiting.pop_front();
-    queue_turn(line);
+    line->is_busy = true;
     lock.unlock();
-    if (Clock::now() <= query.deadline) answer(line->stream, query);
+    if (Clock::now() > query.deadline || !answer(line, query)) go_on(line);
     line->stream->taken(query.frame.bytes());
     query = {};
     lock.lock();
@@ -274,28 +274,45 @@ std::shared_ptr<Answerer> QueryServer::answerer_of(std::string_view meta) {
   return found->second;
 }
 
-void QueryServer::answer(const std::shared_ptr<Stream>& stream, const Waiting& query) {
+// Others of the line may be looked at.
+void QueryServer::go_on(const std::shared_ptr<Line>& line) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  line->is_busy = false;
+  queue_turn(line);
+}
+
+bool QueryServer::answer(const std::shared_ptr<Line>& line, const Waiting& query) {
+  const std::shared_ptr<Stream>& stream = line->stream;
   const uint64_t request_id = query.frame.header.request_id;
   std::pair<std::string_view, std::string_view> parts;
   try {
     parts = split_head(query.frame.head);
   } catch (const ProtocolError&) {  // what follows is of no use either
-    return stream->close();
+    stream->close();
+    return false;
   }
   const auto reply = std::make_shared<StreamReply>(weak_from_this(), stream, request_id);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     under_way_.insert_or_assign({stream->id, request_id}, reply);
   }
-  if (stream->is_closed()) return closed(stream->id);  // nobody else may tell of it any more
+  if (stream->is_closed()) {  // nobody else may tell of it any more
+    closed(stream->id);
+    return false;
+  }
+  bool others_go_on = false;
   try {
     const auto [meta, head] = parts;
     const IncomingValue value{head, query.frame.payload.get(), query.frame.header.inline_bytes(), query.frame.payload,
                               stream->peer_key()};
-    answerer_of(meta)->begin(value, reply);
+    const std::shared_ptr<Answerer> answerer = answerer_of(meta);
+    others_go_on = !answerer->keeps_order();
+    if (others_go_on) go_on(line);
+    answerer->begin(value, reply);
   } catch (...) {
     reply->fail(pack_failure(std::current_exception()));
   }
+  return others_go_on;
 }
 
 }  // namespace gld::rpc

@@ -63,10 +63,13 @@ class QueryServer : public std::enable_shared_from_this<QueryServer> {
     std::deque<Waiting> waiting;
     bool has_turn = false;   // it stands among turns_
     bool is_parked = false;  // its peer does not take what it was sent
+    bool is_busy = false;    // one of its queries is looked at, or begun where those keep their order
   };
   void start_threads();
   void run();
-  void answer(const std::shared_ptr<Stream>& stream, const Waiting& query);
+  // Whether others of the line go on already.
+  bool answer(const std::shared_ptr<Line>& line, const Waiting& query);
+  void go_on(const std::shared_ptr<Line>& line);
   friend class StreamReply;
   void answered(uint64_t stream, uint64_t request_id);
   std::shared_ptr<Answerer> answerer_of(std::string_view meta);

@@ -83,6 +83,8 @@ class Answerer {
   virtual ~Answerer() = default;
   // Answers now, or sees to it that the reply is given later.
   virtual void begin(const IncomingValue& query, const std::shared_ptr<Reply>& reply) = 0;
+  // Whether queries of one connection are begun in their order, one at a time.
+  virtual bool keeps_order() const { return false; }
 };
 
 // Answers at once.

@@ -23,6 +23,7 @@ class BatchServer : public rpc::Answerer {
   // Whoever asks from now on is told this, as rpc/failure.h packs it.
   void end(std::string failure);
   void begin(const rpc::IncomingValue& query, const std::shared_ptr<rpc::Reply>& reply) override;
+  bool keeps_order() const override { return true; }  // else credit would go to batches that are read later
 
  private:
   struct Served {

@@ -139,8 +139,14 @@ uint64_t BatchShelf::fetch(int64_t run, int64_t index, std::optional<int64_t> ol
   }
   const std::optional<int64_t> worker = worker_of(index);
   if (!worker) throw InvalidArgument(message("index: expected one of ", share_.shown, ", got ", index));
-  if (waiting_.count(index) + in_order_.count(index) > 0)
-    throw InvalidArgument(message("index: somebody waits for batch ", index, " already"));
+  for (auto* of : {&waiting_, &in_order_}) {
+    if (const auto earlier = of->find(index); earlier != of->end()) {
+      const std::string failure =
+          rpc::pack_error("InvalidArgumentError", message("index: batch ", index, " was asked for again"));
+      todo.failed.emplace_back(std::move(earlier->second.receiver), failure);
+      of->erase(earlier);
+    }
+  }
   if (failures_[*worker] && items_.count(index) == 0) {
     todo.failed.emplace_back(std::move(receiver), *failures_[*worker]);
     return number;

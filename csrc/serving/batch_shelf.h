@@ -60,7 +60,8 @@ class BatchShelf : public std::enable_shared_from_this<BatchShelf> {
   void end(const std::string& failure);
 
   // Asks for a batch; a number for forget(). `oldest`: the batch that the reader reads next, where it gives credit.
-  // Throws InvalidArgument where the run is over, or has no such batch, or somebody waits for it already.
+  // Throws InvalidArgument where the run is over, or has no such batch. Who waits for it already fails: he may have
+  // given it up, and this side not know of that yet.
   uint64_t fetch(int64_t run, int64_t index, std::optional<int64_t> oldest, std::shared_ptr<Receiver> receiver);
   // Nobody waits any more: the receiver is not called from now on. False: it was called already, or will be.
   bool forget(uint64_t fetch);

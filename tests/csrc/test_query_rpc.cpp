@@ -246,6 +246,47 @@ TEST("queries: some are answered later, by whoever can, or called off by who ask
   CHECK(job.ask(first, value_of("echo still")).get().what == What::kAnswered);
 }
 
+TEST("queries: those of one connection are begun in their order where the answerer keeps it") {
+  class InOrder : public rpc::Answerer {
+   public:
+    void begin(const IncomingValue& query, const std::shared_ptr<rpc::Reply>& reply) override {
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        heads.emplace_back(query.head);
+        is_alone &= ++num_inside == 1;
+      }
+      std::this_thread::yield();
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        --num_inside;
+      }
+      reply->send(value_of("done"));
+    }
+    bool keeps_order() const override { return true; }
+    std::mutex mutex;
+    std::vector<std::string> heads;
+    int num_inside = 0;
+    bool is_alone = true;
+  };
+  const auto in_order = std::make_shared<InOrder>();
+  rpc::QueryServerSettings settings;
+  settings.num_threads = 4;
+  settings.max_waiting = 10'000;
+  Job job(settings);
+  job.server.queries().server->serve("in order", in_order);
+  const auto stream = job.connect();
+  std::vector<Job::Asked> asked;
+  std::vector<std::string> expected;
+  for (int i = 0; i < 2000; ++i) {
+    expected.push_back(message(i));
+    asked.push_back(job.ask(stream, value_of(expected.back()), kLong, "in order"));
+    if (i % 7 == 0) asked.push_back(job.ask(stream, value_of("echo")));
+  }
+  for (Job::Asked& each : asked) CHECK(each.get().what == What::kAnswered);
+  CHECK(in_order->heads == expected);
+  CHECK(in_order->is_alone);
+}
+
 TEST("queries: answers that are lent come back when they are read, called off or dropped, or the connection ends") {
   class Lender : public rpc::PromptAnswerer {
    public:

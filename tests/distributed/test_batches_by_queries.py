@@ -193,8 +193,9 @@ def test_waits_that_end_early(job: Job) -> None:
     with pytest.raises(TimeoutError):
         waiting.result(0.01)
     assert not waiting.done()
-    with pytest.raises(InvalidArgumentError, match="index: somebody waits for batch 1 already"):
-        ask(fetch_query(producer, 1, 1, 0))[0].result(DEADLINE_S)
+    earlier, (waiting, answer) = waiting, ask(fetch_query(producer, 1, 1, 0))
+    with pytest.raises(InvalidArgumentError, match="index: batch 1 was asked for again"):
+        earlier.result(DEADLINE_S)
     main = threading.main_thread().ident
     assert main is not None
     threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT)).start()

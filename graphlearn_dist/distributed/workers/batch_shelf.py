@@ -67,7 +67,7 @@ class BatchShelf:
         A reader that says which batch is the ``oldest`` that it has not read gets no more than its credit.
 
         Raises:
-            InvalidArgumentError: the run is over, or did not ask for this batch, or somebody waits for it.
+            InvalidArgumentError: the run is over, or did not ask for this batch; or it is asked for again meanwhile.
             SamplingWorkerError: the worker that should have made it failed, or died too often.
         """
         number, fetch = self._fetches.fetch(run, index, oldest)
