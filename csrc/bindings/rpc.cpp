@@ -66,6 +66,8 @@ const char* name_of(Event::What what) {
       return "mismatch";
     case Event::What::kOffer:
       return "offer";
+    case Event::What::kRoom:
+      return "room";
     case Event::What::kClosed:
       return "closed";
   }
@@ -199,6 +201,8 @@ void bind_rpc(py::module_& m) {
       .def("close", &Stream::close, "Drops what is queued; the event 'closed' follows. Idempotent.")
       .def_property_readonly("is_tcp", &Stream::is_tcp)
       .def_property_readonly("out_bytes", &Stream::out_bytes, "Bytes that wait to be sent.")
+      .def("tell_when_below", &Stream::tell_when_below, py::arg("nbytes"),
+           "The event 'room' tells, once, when no more than so many wait to be sent.")
       .def_property_readonly("is_closed", &Stream::is_closed, "Nothing more is received or sent.")
       .def_property_readonly(
           "sent", [](const Stream& self) { return std::pair(self.sent().on_socket(), self.sent().in_memory()); },

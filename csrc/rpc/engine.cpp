@@ -147,17 +147,28 @@ void Engine::attend() {
 
 void Engine::look_after(Stream& stream) {
   if (stream.state_ != Stream::State::kOpen) return;
-  if (stream.is_closing()) return finish(stream, "");
+  if (stream.is_closing()) {
+    write(stream);  // a refusal, say, that was queued because this thread was writing
+    return finish(stream, "");
+  }
   const std::string why = stream.go_on();
   if (!why.empty()) return finish(stream, why);
   flush(stream);
 }
 
-void Engine::flush(Stream& stream) {
+Outbox::State Engine::write(Stream& stream) {
   std::vector<uint64_t> sent;
   const Outbox::State state = stream.outbox_.flush(sent);
   const int reason = errno;
   for (const uint64_t token : sent) fresh_.push_back({stream.id, Event::What::kSent, {}, token, {}});
+  if (stream.has_room_to_tell()) fresh_.push_back({stream.id, Event::What::kRoom, {}, 0, {}});
+  errno = reason;
+  return state;
+}
+
+void Engine::flush(Stream& stream) {
+  const Outbox::State state = write(stream);
+  const int reason = errno;
   if (state == Outbox::State::kBroken) {
     stream.read_as(Stream::Reader::kEngine);  // what the peer sent before it went
     return finish(stream, message("connection broken: ", std::strerror(reason)));

@@ -43,6 +43,7 @@ class Engine {
   void run();
   void attend();
   void look_after(Stream& stream);
+  Outbox::State write(Stream& stream);
   void flush(Stream& stream);
   void update_interest(Stream& stream);
   void tick(Clock::time_point now, bool is_late);

@@ -20,6 +20,7 @@ struct Event {
     kMalformed,  // the peer broke the protocol; nothing more is read
     kMismatch,   // it speaks another version
     kOffer,      // a payload lies in a region (the token), which might be lent if the peer were offered it
+    kRoom,       // no more waits to be sent than somebody wants to hear of
     kClosed,     // the socket is closed, and all memory is given back; nothing follows
   };
   uint64_t stream = 0;

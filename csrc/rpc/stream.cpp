@@ -165,6 +165,16 @@ void Stream::lift_limits(uint64_t peer_limit_bytes, std::string peer_key, uint64
   is_known_ = true;
 }
 
+void Stream::tell_when_below(size_t bytes) {
+  told_below_ = static_cast<int64_t>(std::min<size_t>(bytes, INT64_MAX));
+  mailbox_->queue_for_engine(shared_from_this());
+}
+
+bool Stream::has_room_to_tell() {
+  int64_t limit = told_below_;
+  return limit >= 0 && out_bytes() <= static_cast<size_t>(limit) && told_below_.compare_exchange_strong(limit, -1);
+}
+
 void Stream::close() {
   {
     std::lock_guard<std::mutex> lock(mutex_);

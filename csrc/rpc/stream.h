@@ -79,10 +79,13 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::string_view peer_key() const { return has_key_ ? std::string_view(peer_key_) : std::string_view(); }
   bool is_tcp() const { return is_tcp_; }
   uint64_t peer_limit_bytes() const { return peer_limit_bytes_.load(std::memory_order_relaxed); }
-  // What is queued is dropped. An event tells when the socket is closed. Idempotent.
+  // What is queued is dropped, but for what the socket takes at once. An event tells when the socket is closed.
+  // Idempotent.
   void close();
   // Bytes that wait to be sent.
   size_t out_bytes() const { return outbox_.bytes(); }
+  // An event tells, once, when no more than so many wait to be sent.
+  void tell_when_below(size_t bytes);
   // Nothing more is received or sent.
   bool is_closed() const { return is_closed_; }
   // Sends a frame of the engine's own; see Outbox::send_control.
@@ -120,6 +123,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Heartbeat::Verdict beat(Clock::time_point now, bool forgive);
   void shut();
   bool is_closing();
+  // Whether somebody is to hear, now and not again, that so few bytes wait to be sent.
+  bool has_room_to_tell();
   bool is_engines();  // reader
   // Reads what is there, if it is this one's turn; the engine's thread may, whoever's turn it is. Whether it is (still)
   // this one's turn.
@@ -159,6 +164,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   FrameBytes received_, sent_;
   std::atomic<bool> has_queries_{false};  // then the engine's thread reads
   std::atomic<bool> is_closed_{false};
+  std::atomic<int64_t> told_below_{-1};  // see tell_when_below; -1: nobody wants to hear
 
   std::mutex mutex_;  // of what follows
   size_t untaken_ = 0;

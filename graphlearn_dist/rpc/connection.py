@@ -342,12 +342,7 @@ class Connection:
         if nbytes:
             with self._registering:
                 self.stats.inline_payloads_sent += 1
-        self._stream.send(frame, encoded.payload_parts() if nbytes else (), functools.partial(self._sent, encoded))
-
-    def _sent(self, encoded: Encoded) -> None:
-        release(encoded)
-        if self._parked:
-            post(self._loop, self._unpark)
+        self._stream.send(frame, encoded.payload_parts() if nbytes else (), functools.partial(release, encoded))
 
     # --- shared memory -----------------------------------------------------------------------------------------
 
@@ -457,7 +452,9 @@ class Connection:
         if len(self._serving) + len(self._parked) >= OVERLOAD_FACTOR * self._settings.max_inflight:
             failure = pack_failure(OverloadedError(self.own_name, 0.1))
             self._stream.send(pack_frame(Kind.ERROR, request_id, pack_head(failure)))
-        elif self._stream.out_bytes > _OUT_LIMIT_BYTES:
+        elif self._parked or self._stream.out_bytes > _OUT_LIMIT_BYTES:
+            if not self._parked:
+                self._stream.when_below(_OUT_LIMIT_BYTES, self._unpark)
             self._parked.append((header, meta[0], value))
         else:
             self._serve(header, meta[0], value)
@@ -476,6 +473,8 @@ class Connection:
     def _unpark(self) -> None:
         while self._parked and self._stream.out_bytes <= _OUT_LIMIT_BYTES:
             self._serve(*self._parked.popleft())
+        if self._parked:
+            self._stream.when_below(_OUT_LIMIT_BYTES, self._unpark)
 
     def _on_response(self, header: Header, meta: list[Any], value_head: Any, payload: Any) -> None:
         if len(meta) != 1:

@@ -611,6 +611,35 @@ TEST("engine: closing gives everything back, from the stream or from the engine"
   }
 }
 
+TEST("engine: what was sent before closing goes as far as the socket takes it at once") {
+  std::string queued = numbers(70'000);  // more than a sender writes itself
+  for (int i = 0; i < 200; ++i) {
+    Pair pair(kNoTicks);
+    CHECK(!pair.stream->send(1, parts_of(queued)));
+    pair.stream->close();
+    CHECK(pair.read(queued.size()) == queued);
+    CHECK_EQUAL(pair.expect(Event::What::kSent).token, uint64_t{1});
+    pair.expect(Event::What::kClosed);
+  }
+}
+
+TEST("engine: an event tells once that little enough waits to be sent, whoever sent it") {
+  Pair pair(kNoTicks);
+  pair.meet();
+  const auto large = std::make_shared<const std::string>(numbers(5'000'000));
+  pair.stream->send_owned("", {{large->data(), large->size(), large, nullptr}});
+  CHECK(pair.stream->out_bytes() > size_t{3} << 20);
+  pair.stream->tell_when_below(size_t{3} << 20);
+  pair.read(3'000'000);
+  pair.expect(Event::What::kRoom);
+  CHECK(pair.stream->out_bytes() <= size_t{3} << 20);
+  pair.read(2'000'000);
+  pair.stream->tell_when_below(0);  // at once where it is so
+  pair.expect(Event::What::kRoom);
+  pair.stream->close();
+  pair.expect(Event::What::kClosed);  // and nothing else before it
+}
+
 TEST("engine: many streams under load from several sides") {
   rpc::Engine engine({});
   constexpr int kStreams = 8, kFrames = 200;

@@ -76,6 +76,9 @@ class Stream(Protocol):
         closed.
         """
 
+    def when_below(self, nbytes: int, callback: Callable[[], None]) -> None:
+        """Call back once when no more than so many bytes wait to be sent, unless it closes; for one who waits."""
+
     def drained(self) -> asyncio.Future[None]:
         """Done when nothing is queued, or the stream is closed."""
 

@@ -124,6 +124,7 @@ class FrameStream:
         self._out: deque[tuple[memoryview, Callable[[], None] | None]] = deque()
         self._writing = False
         self._drain = Drain(loop)
+        self._below: tuple[int, Callable[[], None]] | None = None
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._start = self._end = 0
         self._header: Header | None = None
@@ -189,6 +190,17 @@ class FrameStream:
         """What was sent and received since it opened; what is queued was sent. Bytes of TLS are not counted."""
         return self._sent.sums, self._received.sums
 
+    def when_below(self, nbytes: int, callback: Callable[[], None]) -> None:
+        """Call back once when no more than so many bytes wait to be sent, unless it closes; for one who waits."""
+        self._below = nbytes, callback
+        self._loop.call_soon(self._tell_room)
+
+    def _tell_room(self) -> None:
+        if self._below is not None and self.out_bytes <= self._below[0] and not self.closed:
+            _, callback = self._below
+            self._below = None
+            callback()
+
     def drained(self) -> asyncio.Future[None]:
         """Done when nothing is queued, or the stream is closed."""
         return self._drain.wait(is_empty=not self._out)
@@ -214,6 +226,8 @@ class FrameStream:
                 self._loop.remove_writer(self._sock.fileno())
         if not self._out:
             self._drain.report()
+        if self._below is not None and self.out_bytes <= self._below[0]:
+            self._loop.call_soon(self._tell_room)
 
     def _advance(self, count: int) -> None:
         self._last_sent = self._loop.time()
@@ -339,6 +353,7 @@ class FrameStream:
             if on_sent is not None:
                 on_sent()
         self._drain.report()
+        self._below = None
         on_closed = self._on_closed
         del self._on_frame, self._on_closed  # they lead back here: a connection must not wait for a garbage collection
         on_closed(error)

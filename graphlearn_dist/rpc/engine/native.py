@@ -37,6 +37,7 @@ class NativeStream:
         self.closed = False
         self.native = native
         self.on_offer: Callable[[int], None] | None = None
+        self._on_room: Callable[[], None] | None = None
         self._loop = loop
         # Any thread may call these and ``send`` and ``await_answer``; without a step of Python's in between.
         self.lift_limits = native.lift_limits
@@ -92,6 +93,11 @@ class NativeStream:
         if problem is not None:
             post(self._loop, *problem)
 
+    def when_below(self, nbytes: int, callback: Callable[[], None]) -> None:
+        """Call back once when no more than so many bytes wait to be sent; what queries are answered with counts."""
+        self._on_room = callback
+        self.native.tell_when_below(nbytes)
+
     def drained(self) -> asyncio.Future[None]:
         """Done when nothing is queued, or the stream is closed."""
         return self._drain.wait(is_empty=self._is_drained())
@@ -114,7 +120,7 @@ class NativeStream:
         self.native.close()
         self._drain.report()
         on_closed = self._on_closed
-        self.on_offer = None
+        self.on_offer = self._on_room = None
         del self._on_frame, self._on_closed  # they lead back here: a connection must not wait for a garbage collection
         on_closed(error)
 
@@ -148,6 +154,12 @@ class NativeStream:
         """An answer to a query lies in a region that the peer was not offered."""
         if self.on_offer is not None:
             self.on_offer(region)
+
+    def room(self) -> None:
+        """Little enough waits to be sent."""
+        on_room, self._on_room = self._on_room, None
+        if on_room is not None:
+            on_room()
 
     def gone(self, why: str) -> None:
         """The socket is closed, and nothing is borrowed any more."""
@@ -219,7 +231,9 @@ class NativeEngine:
             events = self._events[number]
             for _ in range(min(_SHARE, len(events))):
                 what, detail = events.popleft()
-                stream = self._streams[number]
+                stream = self._streams.get(number)
+                if stream is None:  # who answers queries may offer a region after the end
+                    continue
                 match what:
                     case "frame":
                         stream.receive(detail)
@@ -227,6 +241,8 @@ class NativeEngine:
                         stream.sent(detail)
                     case "offer":
                         stream.offer(detail)
+                    case "room":
+                        stream.room()
                     case "malformed":
                         stream.refuse(ProtocolError(detail))
                     case "mismatch":

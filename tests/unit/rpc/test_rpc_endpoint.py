@@ -253,6 +253,35 @@ def test_overload(service: Service) -> None:
             client.call(server.address, "echo", 1)
 
 
+def test_a_request_behind_much_that_waits_is_served_whoever_sent_that() -> None:
+    """What queries are answered with fills the socket without the connection's doing; requests wait, and go on."""
+    may_ask, may_read, served = threading.Event(), threading.Event(), threading.Event()
+    slow = replace(SETTINGS, engine="python")  # reads on its loop alone
+    with Endpoint("server", 0, settings=SETTINGS) as server, Endpoint("client", 0, settings=slow) as client:
+        server.register("note", served.set)
+        server.register("echo", lambda x: x)
+        client.call(server.address, "echo", 1)
+        here, (there,) = client._links.find(server.address), server._links.connections
+        assert here is not None
+        request = gld1.pack_frame(gld1.Kind.REQUEST, 1001, gld1.pack_head(["note", 0], encode([[], {}]).head))
+        for step in (may_ask.wait, lambda: here._stream.send(request), may_read.wait):
+            client.loop.call_soon_threadsafe(step)
+        large = encode(torch.zeros(200 << 20, dtype=torch.uint8))
+        head = gld1.pack_head(["nobody listens", 0], large.head)
+        event = gld1.pack_frame(gld1.Kind.EVENT, 0, head, payload_len=large.nbytes)
+        server.loop.call_soon_threadsafe(there._stream.send, event, large.payload_parts())
+        try:
+            wait_until(lambda: there._stream.out_bytes > 64 << 20)
+            may_ask.set()
+            wait_until(lambda: len(there._parked) == 1)
+            assert not served.is_set()
+        finally:
+            may_ask.set()
+            may_read.set()
+        assert served.wait(DEADLINE_S)
+        assert client.call(server.address, "echo", 2) == 2
+
+
 def test_connection_refused(client: Endpoint) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
