@@ -6,8 +6,9 @@ talk over loopback TCP. A trainer reads from its host's server, over all nodes o
 
 CPU milliseconds are those of all processes of all hosts (server, sampling workers, trainer; user and system, the
 kernel's work for the network among it) for each batch that any trainer got, the factor is that over the in-process
-loader's in the same turn, bytes are what the hosts' devices sent, and the floor what had to be sent: rows of other
-partitions as they are stored, and 4 bytes for each edge that was sampled there. "Wire" is what a batch's bytes, in as
+loader's in the same turn, bytes are what the hosts' devices sent, and the floor what each batch by itself would need:
+rows of other partitions as they are stored, and 4 bytes for each edge that was sampled there. Batches that are made
+together stay below it, as they ask for a row once. "Wire" is what a batch's bytes, in as
 many answers, cost two bare sockets in the same turn, from one small block of memory to another, and "least" the factor
 that would be left if nothing else cost anything.
 

@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <array>
 #include <utility>
 
 #include "bindings/dlpack.h"
@@ -7,6 +8,7 @@
 #include "bindings/module.h"
 #include "bindings/os_error.h"
 #include "bindings/outgoing.h"
+#include "exchange/ask_once.h"
 #include "exchange/runner.h"
 #include "exchange/sample_exchange.h"
 #include "exchange/single_round.h"
@@ -40,6 +42,18 @@ std::shared_ptr<PartitionedGraph> make_graph(const std::vector<std::pair<int, in
   graph->seed = seed;
   check_graph(*graph);
   return graph;
+}
+
+py::tuple ask_together(const std::vector<std::array<py::object, 4>>& given) {
+  std::vector<LocatedRows> lookups;
+  for (const auto& [rows, ids, positions, offsets] : given)
+    lookups.push_back({{},
+                       from_python(rows, "rows"),
+                       from_python(ids, "ids"),
+                       from_python(positions, "positions"),
+                       from_python(offsets, "offsets")});
+  exchange::AskedOnce asked = without_gil([&] { return exchange::ask_once(lookups); });
+  return py::make_tuple(std::move(asked.rows), std::move(asked.ids), std::move(asked.offsets));
 }
 
 const char* name_of(Ending::What what) {
@@ -170,6 +184,9 @@ void bind_exchange_asking(py::module_& m) {
       .def("fileno", &Runner::fd, "Can be read when poll() has something to tell.")
       .def("poll", &Runner::poll, "What ended since the last call.")
       .def("close", &close, "Ends the threads; exchanges that are under way end nowhere. Idempotent.");
+  m.def("ask_once", &ask_together, py::arg("lookups"),
+        "Of several lookups, (rows, ids, positions, offsets) of each: the rows of each as places in the answer to what "
+        "all ask for together, and the ids and offsets of that, each id once.");
 }
 
 }  // namespace gld

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from graphlearn_dist import _C
 from graphlearn_dist.config import RpcSettings
 from graphlearn_dist.distributed.partitions.partition_peers import EndpointPeers, PartitionHolders
 from graphlearn_dist.distributed.partitions.partition_service import SERVICE, PartitionService
@@ -82,3 +83,43 @@ def test_messages_of_a_batch(kind: str, fanouts: list[int], tmp_path: Path) -> N
         asyncio.run(make_all())
         sent = asker.stats().requests_sent
         assert sent == (local.schedule.num_batches + 1) * len(others) * (num_asked + 1)
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_no_row_is_asked_for_twice_of_batches_that_are_made_together(
+    disjoint: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one that repeats its nodes, as a tree for each seed does, neither; and the batches are the same."""
+    graph, seed_type = GRAPHS["typed"]
+    seeds = NodeSamplerInput(torch.arange(graph.num_nodes[seed_type]), seed_type)
+    config = SamplingConfig(
+        SamplingType.NODE, [3, 3], 20, True, False, True, True, False, False, "in", 7, False, disjoint=disjoint
+    )  # fmt: skip
+    local = LocalBatches(make_dataset(graph, "in"), seeds, config)
+    parts = load_partitions(write_partitions(graph, tmp_path, "random", NUM_PARTS, "in"), NUM_PARTS)
+    asked: list[tuple[str, torch.Tensor]] = []
+    make_query = _C.rows_query
+
+    def remember(stores: list[str], ids: list[torch.Tensor]) -> object:
+        asked.extend(zip(stores, ids, strict=True))
+        return make_query(stores, ids)
+
+    with ExitStack() as stack:
+        others = {part.partition_idx: ServingEndpoint(PartitionService(part), stack) for part in parts[1:]}
+        asker = stack.enter_context(Endpoint("sampling_worker", 0, settings=SETTINGS, listen_host=None))
+        holders = PartitionHolders({partition: other.endpoint.address for partition, other in others.items()})
+
+        async def make(together: int) -> int:
+            peers = EndpointPeers(asker, holders, SETTINGS.request_timeout_s)
+            batches = PartitionedBatches(parts[0], seeds, config, [PartitionService(parts[0])], peers)
+            asked.clear()
+            for first in range(0, batches.schedule.num_batches, together):
+                indices = range(first, min(first + together, batches.schedule.num_batches))
+                for index, made in zip(indices, await batches.make_in(0, indices, 0, place_in_pool), strict=True):
+                    assert_same(tensors_of(with_rows(*made)), tensors_of(local.make(0, index)))
+            return sum(ids.numel() for _, ids in asked)
+
+        monkeypatch.setattr(_C, "rows_query", remember)
+        alone, together = asyncio.run(make(1)), asyncio.run(make(5))
+    assert all(ids.unique().numel() == ids.numel() for _, ids in asked)
+    assert 0 < together < alone

@@ -123,6 +123,7 @@ class PartitionedSampler:
         labels = {store_name(NODE_LABEL, index) for index in range(len(self._schema.node_types))}
         wanted = names if config.collect_features else names & labels if config.collect_labels else ()
         self._stores = frozenset(wanted)
+        self._repeats = config.is_disjoint  # a node is in several trees
 
     def graph_access(self, plan: SamplingPlan) -> HostGraph:
         """The graph, its neighbors drawn by a plan."""
@@ -164,7 +165,7 @@ class PartitionedSampler:
         if self._keeps_device:
             return list(map(self.collector.gather_each, wanted))
         places = [self.collector.places_in(batch.subgraph, of) for batch, of in zip(batches, wanted, strict=True)]
-        lookup = self.collector.start(wanted, places)
+        lookup = self.collector.start(wanted, places, repeats=self._repeats)
         unwritten = self.collector.unwritten(wanted)
         placed = place(
             [with_rows(*each) if each[1] else each[0] for each in zip(batches, unwritten, strict=True)], unwritten

@@ -25,7 +25,6 @@ from ..partitions.partition_service import PartitionService
 from .row_cache import CopyPlaces, RowCache, open_caches
 
 Wanted: TypeAlias = Mapping[str, torch.Tensor]  # of a batch by store, which rows: int64 [n]
-_Place: TypeAlias = tuple[int, str]  # number of a batch, and a store
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class LocatedRows:
     Attributes:
         owners: int32 ``[n]``, the partition of each, in the order of the list; their number for a copy.
         rows: int64 ``[n]``, its row there where the partition is at hand, or of the copy, else its place in the answer.
-        ids: int64 ``[m]``, those to be asked for, grouped by owner.
-        positions: int64 ``[m]``, where each of them stands in the list.
+        ids: int64 ``[m]``, those to be asked for, grouped by owner; also for other lists, see ``ask_once``.
+        positions: int64 ``[m]``, where each of them stands in the list; None where they are for others, too.
         offsets: int64 ``[num_partitions + 1]``, bounds of the groups.
         bounds: the same as a list.
     """
@@ -44,7 +43,7 @@ class LocatedRows:
     owners: torch.Tensor
     rows: torch.Tensor
     ids: torch.Tensor
-    positions: torch.Tensor
+    positions: torch.Tensor | None
     offsets: torch.Tensor
     bounds: list[int]
 
@@ -62,6 +61,27 @@ class LocatedRows:
     def asked_of(self, partition: int) -> torch.Tensor:
         """The ids to ask a partition for."""
         return self.ids[self.bounds[partition] : self.bounds[partition + 1]]
+
+
+def ask_once(located: Sequence[Mapping[str, LocatedRows]]) -> list[dict[str, LocatedRows]]:
+    """The same places, by batch and store, where all lists of a store ask together, for each id once."""
+    found: list[dict[str, LocatedRows]] = [{} for _ in located]
+    made: dict[tuple[int, ...], list[LocatedRows]] = {}  # stores of one type lie in the same places
+    for name in dict.fromkeys(name for of_batch in located for name in of_batch):
+        having = [batch for batch, of_batch in enumerate(located) if name in of_batch]
+        lists = [located[batch][name] for batch in having]
+        key = tuple(map(id, lists))
+        if key not in made:
+            rows, *asked = _C.ask_once([(each.rows, each.ids, each.positions, each.offsets) for each in lists])
+            ids, offsets = map(to_tensor, asked)
+            bounds = offsets.tolist()
+            made[key] = [
+                LocatedRows(each.owners, to_tensor(places), ids, None, offsets, bounds)
+                for each, places in zip(lists, rows, strict=True)
+            ]
+        for batch, places in zip(having, made[key], strict=True):
+            found[batch][name] = places
+    return found
 
 
 def _native(copies: CopyPlaces | None) -> tuple[_C.SortedIds | None, torch.Tensor | None]:
@@ -84,7 +104,8 @@ class FeatureCollector:
     Attributes:
         store_names: of the rows that it looks up.
         counts: int64 ``[3]``, ids of which there was a copy, ids that others were asked for (each once, however many
-            stores have rows of it), and bytes of rows that nobody was asked for. It adds up here.
+            stores have rows of it, and however many of the batches that are made together), and bytes of rows that
+            nobody was asked for. It adds up here.
     """
 
     def __init__(
@@ -178,28 +199,35 @@ class FeatureCollector:
                 raise UnknownIdError(f"ids[{place}]: no partition has an edge {int(wanted[name][place])}")
         return self._places(wanted, owners)
 
-    def start(self, wanted: Sequence[Wanted], places: Sequence[Mapping[str, LocatedRows]]) -> Lookup:
+    def start(
+        self, wanted: Sequence[Wanted], places: Sequence[Mapping[str, LocatedRows]], *, repeats: bool = False
+    ) -> Lookup:
         """Begins a lookup of the ids (int64, any order, duplicates allowed) of some batches by store; asks the peers.
 
-        ``places``, by batch, are those of ``places_in`` or ``ask_places``.
+        Args:
+            wanted: by batch and store, the ids.
+            places: by batch, those of ``places_in`` or ``ask_places``.
+            repeats: it pays to look for ids that a batch has more than once. What several batches have is asked for
+                once in any case.
         """
         if self._whole:
             return Lookup(self, wanted)
         located = [{**self._locate(of_batch), **of_edges} for of_batch, of_edges in zip(wanted, places, strict=True)]
-        asked: list[list[_Place]] = [[] for _ in range(self._num_partitions)]
-        for batch, of_batch in enumerate(located):
-            self._count(of_batch)
-            for name, of in of_batch.items():
-                for partition in of.asked:
-                    asked[partition].append((batch, name))
+        if (repeats or len(wanted) > 1) and any(of.ids.numel() for of_batch in located for of in of_batch.values()):
+            located = ask_once(located)
+        together = {name: of for of_batch in located for name, of in of_batch.items()}
+        self._count(located, together)
+        asked: list[list[str]] = [[] for _ in range(self._num_partitions)]
+        for name, of in together.items():
+            for partition in of.asked:
+                asked[partition].append(name)
         if not any(asked):
             return Lookup(self, wanted, located, caches=self._caches)
         questions = []
-        for partition, of_partition in enumerate(asked):
-            if of_partition:
-                ids = [located[batch][name].asked_of(partition) for batch, name in of_partition]
-                query = _C.rows_query([name for _, name in of_partition], ids)
-                questions.append((partition, query, [one.numel() for one in ids]))
+        for partition, names in enumerate(asked):
+            if names:
+                ids = [together[name].asked_of(partition) for name in names]
+                questions.append((partition, _C.rows_query(names, ids), [one.numel() for one in ids]))
         under_way = self._peers.run(lambda: _C.SingleRound(questions))
         return Lookup(self, wanted, located, asked, under_way, self._caches)
 
@@ -246,17 +274,18 @@ class FeatureCollector:
     def _copies_of(self, name: str) -> CopyPlaces | None:
         return self._caches[name].places if name in self._caches else None
 
-    def _count(self, located: Mapping[str, LocatedRows]) -> None:
+    def _count(self, located: Sequence[Mapping[str, LocatedRows]], together: Mapping[str, LocatedRows]) -> None:
         """Adds to ``counts`` where there are copies."""
         if not self._caches:
             return
+        num_asked = sum({id(of.ids): of.ids.numel() for of in together.values()}.values())
         hits: dict[int, int] = {}  # of places, which stores share
-        for name, found in located.items():
+        for name, found in (each for of_batch in located for each in of_batch.items()):
             if id(found) not in hits:
                 hits[id(found)] = int((found.owners == self._num_partitions).sum())
-                self.counts += torch.tensor([hits[id(found)], found.ids.numel(), 0])
             if name in self._caches:
                 self.counts[2] += hits[id(found)] * self._caches[name].row_bytes
+        self.counts += torch.tensor([sum(hits.values()), num_asked, 0])
 
     def _locate(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
         """Where rows lie, but for those that lie with their edges."""
@@ -320,23 +349,23 @@ class Lookup:
     collector: FeatureCollector
     wanted: Sequence[Wanted]
     located: Sequence[Mapping[str, LocatedRows]] = ()
-    asked: Sequence[Sequence[_Place]] = ()
+    asked: Sequence[Sequence[str]] = ()
     under_way: Awaitable[_C.SingleRound] | None = None
     caches: Mapping[str, RowCache] = field(default_factory=dict)
 
     async def fill(self, outputs: Sequence[Mapping[str, torch.Tensor]]) -> None:
         """Writes every row into ``outputs`` (by batch and store, as ``FeatureCollector.unwritten`` makes them)."""
-        answers: dict[_Place, dict[int, torch.Tensor]] = {}
+        answers: dict[str, dict[int, torch.Tensor]] = {}
         if self.under_way is not None:
             answered = iter((await self.under_way).answers())
-            for partition, places in enumerate(self.asked):
-                for place, rows in zip(places, next(answered) if places else (), strict=True):
-                    answers.setdefault(place, {})[partition] = to_tensor(rows)
+            for partition, names in enumerate(self.asked):
+                for name, rows in zip(names, next(answered) if names else (), strict=True):
+                    answers.setdefault(name, {})[partition] = to_tensor(rows)
         for batch, wanted in enumerate(self.wanted):
             for name, ids in wanted.items():
                 out = outputs[batch][name]
                 if self.located and name in self.located[batch]:
-                    found = answers.get((batch, name), {})
+                    found = answers.get(name, {})
                     self.collector.gather(name, self.located[batch][name], found, self.caches.get(name), out)
                 else:
                     self.collector.gather_whole(name, ids, out)

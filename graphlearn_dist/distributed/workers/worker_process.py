@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from ... import _C
 from ...config import RpcSettings
-from ...errors import SamplingWorkerError
+from ...errors import ChannelError, SamplingWorkerError
 from ...messages import WorkerFailure
 from ...rpc.wire.encoded import SharedRegion
 from .batch_shelf import BatchShelf
@@ -62,6 +62,9 @@ class WorkerProcess:
         buffer_bytes: room for batches that find none in the worker's region; committed as it is used.
         on_end: who is told of its end.
         origin: what it is started from.
+
+    Raises:
+        SamplingWorkerError: there is no memory for its rings.
     """
 
     def __init__(
@@ -71,7 +74,10 @@ class WorkerProcess:
         self.origin = origin
         self._shelf = shelf
         self._on_end = on_end
-        self._feed = _C.WorkerFeed(shelf.native, number, buffer_bytes, _RING_WINDOW)
+        try:
+            self._feed = _C.WorkerFeed(shelf.native, number, buffer_bytes, _RING_WINDOW)
+        except ChannelError as error:  # no memory, or no descriptors
+            raise SamplingWorkerError(f"{name}: stage set-up: {error}") from error
         self._worker: ForkedWorker | None = None
         self._control: Control | None = None
         self._pulse: PulseWatch | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,3 +33,16 @@ def test_a_worker_that_cannot_be_forked_is_named() -> None:
 
     with pytest.raises(SamplingWorkerError, match=r"loader 1, worker 0: stage start: .* fork: Resource temporarily"):
         asyncio.run(start())
+
+
+def test_a_worker_without_memory_for_its_ring_is_named() -> None:
+    async def make() -> None:
+        WorkerProcess("loader 1, worker 0", BatchShelf("loader 1", 1), 0, 1 << 30, lambda *_: None, origin=None)  # type: ignore[arg-type]
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(SamplingWorkerError, match=r"loader 1, worker 0: stage set-up: cannot create .* too large"):
+            asyncio.run(make())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -223,6 +223,57 @@ def test_nobody_is_asked_for_what_is_copied(ids: list[int], copied: set[int], is
     assert torch.equal(plain_owners, from_dlpack(book.locate(whole)[0]))  # those that are known are not written to
 
 
+@given(
+    lists=st.lists(st.lists(st.integers(0, 96), max_size=80), min_size=1, max_size=5), asked=st.sets(st.integers(0, 4))
+)
+@settings(max_examples=60, deadline=None)
+def test_lookups_ask_together_for_each_id_once(lists: list[list[int]], asked: set[int]) -> None:
+    """In the order in which ids first come; what lies at hand stays where it is."""
+    book = _C.PartitionBook.permuted(97, 5, 3)
+    found = [
+        tuple(
+            map(from_dlpack, _C.locate_rows(book, torch.tensor(ids, dtype=torch.int64), [p in asked for p in range(5)]))
+        )
+        for ids in lists
+    ]
+    before = [rows.clone() for _, rows, *_ in found]
+    rows_of, ids, offsets = _C.ask_once([lookup[1:] for lookup in found])
+    together, bounds = from_dlpack(ids), from_dlpack(offsets).tolist()
+    wanted = [each for ids in lists for each in ids]
+    for p in range(5):
+        own = [
+            each
+            for each in dict.fromkeys(wanted)
+            if p in asked and int(from_dlpack(book.locate(torch.tensor([each]))[0])) == p
+        ]
+        assert together[bounds[p] : bounds[p + 1]].tolist() == own
+    for ids, (owners, old, *_), rows, unchanged in zip(lists, found, map(from_dlpack, rows_of), before, strict=True):
+        for i, owner in enumerate(owners.tolist()):
+            expected = together[bounds[owner] + int(rows[i])] if owner in asked else old[i]
+            assert (ids[i] if owner in asked else int(rows[i])) == int(expected)
+        assert torch.equal(old, unchanged)
+
+
+def test_what_is_no_lookup_is_not_asked() -> None:
+    def vector(*values: int) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64)
+
+    good = vector(0, 0), vector(5), vector(1), vector(0, 1)
+    _C.ask_once([good])
+    for bad, message in (
+        ((good[0], good[1], vector(2), good[3]), r"positions\[0\]: 2 is outside \[0, 2\)"),
+        ((good[0], good[1], vector(-1), good[3]), r"positions\[0\]: -1 is outside"),
+        ((good[0], good[1], vector(), good[3]), "positions"),
+        ((good[0], good[1], good[2], vector(0, 2)), "offsets: expected to run from 0 to the number of ids, 1"),
+        ((good[0], good[1], good[2], vector(0, 3, 1)), "offsets"),
+        ((good[0].int(), *good[1:]), "rows"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            _C.ask_once([good, bad])
+    with pytest.raises(InvalidArgumentError, match="lookups"):
+        _C.ask_once([])
+
+
 def _every(book: _C.PartitionBook, partition: int) -> _C.SortedIds:
     return _C.SortedIds(from_dlpack(book.global_ids(partition)).sort().values)
 
