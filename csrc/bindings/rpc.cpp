@@ -189,8 +189,8 @@ void bind_rpc(py::module_& m) {
           },
           "The connection is gone: the region of what is lent, and that, which the peer may still read.")
       .def_property_readonly("num_lent", [](Stream& self) { return self.lending().count(); })
-      .def_property_readonly("lent_here", &Stream::lent_here,
-                             "Answers of queries that lie in the peer's regions, and were not read yet.")
+      .def("lent_here", &Stream::lent_here, py::arg("region"),
+           "Answers of queries that lie in the peer's region of that number, and were not read yet.")
       .def("expect_answer", &Stream::expect_answer, py::arg("request_id"),
            "The calling thread is about to wait for an answer.")
       .def("await_answer", &await_answer, py::arg("request_id"), py::arg("timeout_s"),

@@ -11,6 +11,10 @@ namespace {
 
 constexpr std::chrono::milliseconds kSlice{50};  // a signal is noticed within this time
 
+std::pair<uint64_t, uint64_t> place_of(const QueryOutcome& lent) {
+  return read_place(split_head(lent.frame.head).first);
+}
+
 }  // namespace
 
 std::shared_ptr<PendingAnswer> PendingAnswer::ask(std::shared_ptr<QueryClient> client,
@@ -25,23 +29,29 @@ std::shared_ptr<PendingAnswer> PendingAnswer::ask(std::shared_ptr<QueryClient> c
 }
 
 PendingAnswer::~PendingAnswer() {
-  if (!is_lent_) return;
+  if (!lent_in_) return;
   try {
-    if (outcome_) stream_->give_back(read_place(split_head(outcome_->frame.head).first));
-  } catch (const std::exception&) {  // noise, or there is no memory: the peer keeps it until this process ends
+    if (outcome_) stream_->give_back(place_of(*outcome_));
+  } catch (const std::exception&) {  // there is no memory: the peer keeps it until this process ends
   }
-  stream_->count_lent_here(-1);
+  stream_->count_lent_here(*lent_in_, -1);
 }
 
 void PendingAnswer::end(QueryOutcome outcome) {
   std::lock_guard<std::mutex> lock(mutex_);
   const bool is_lent = (outcome.frame.header.flags & kFlagArena) != 0;
   if (is_over_) {  // called off at this moment
-    if (is_lent) stream_->give_back(read_place(split_head(outcome.frame.head).first));
+    if (is_lent) stream_->give_back(place_of(outcome));
     return;
   }
-  is_lent_ = is_lent;
-  if (is_lent_) stream_->count_lent_here(1);
+  if (is_lent) {
+    try {
+      const uint64_t region = place_of(outcome).first;
+      stream_->count_lent_here(region, 1);
+      lent_in_ = region;
+    } catch (const ProtocolError&) {  // who takes it finds that out
+    }
+  }
   is_over_ = true;
   outcome_ = std::move(outcome);
   changed_.notify_all();
@@ -73,7 +83,7 @@ std::optional<QueryOutcome> PendingAnswer::take() {
 
 void PendingAnswer::borrowed() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (std::exchange(is_lent_, false)) stream_->count_lent_here(-1);
+  if (const auto region = std::exchange(lent_in_, std::nullopt)) stream_->count_lent_here(*region, -1);
 }
 
 bool PendingAnswer::call_off() {

@@ -44,7 +44,8 @@ class PendingAnswer : public std::enable_shared_from_this<PendingAnswer> {
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
   uint64_t query_ = 0;
-  bool is_over_ = false, is_called_off_ = false, is_lent_ = false;
+  bool is_over_ = false, is_called_off_ = false;
+  std::optional<uint64_t> lent_in_;  // the peer's region that its payload lies in, until that is borrowed
   std::optional<QueryOutcome> outcome_;
 };
 

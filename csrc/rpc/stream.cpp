@@ -132,6 +132,18 @@ void Stream::give_back(std::pair<uint64_t, uint64_t> place) {
   send_owned(pack_frame(header, pack_place(place), {}), {});
 }
 
+int64_t Stream::lent_here(uint64_t region) {
+  std::lock_guard<std::mutex> lock(borrowing_);
+  const auto found = lent_here_.find(region);
+  return found == lent_here_.end() ? 0 : found->second;
+}
+
+void Stream::count_lent_here(uint64_t region, int64_t change) {
+  std::lock_guard<std::mutex> lock(borrowing_);
+  const auto counted = lent_here_.try_emplace(region, 0).first;
+  if ((counted->second += change) == 0) lent_here_.erase(counted);
+}
+
 void Stream::send_query(std::string frame, std::vector<Segment> segments) {
   has_queries_ = true;
   queries_sent_.fetch_add(1, std::memory_order_relaxed);

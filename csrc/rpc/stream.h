@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -64,9 +65,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void forget_region(uint64_t region);
   // Gives back what the peer lent by an answer.
   void give_back(std::pair<uint64_t, uint64_t> place);
-  // Answers of queries whose payload is lent, and that nobody has read or given back.
-  int64_t lent_here() const { return lent_here_.load(); }
-  void count_lent_here(int64_t change) { lent_here_.fetch_add(change); }
+  // Answers of queries whose payload is lent, in the peer's region of that number, and that nobody has read or given
+  // back.
+  int64_t lent_here(uint64_t region);
+  void count_lent_here(uint64_t region, int64_t change);
   // The same of a query, whose answer is expected.
   void send_query(std::string frame, std::vector<Segment> segments);
   // Frames of so many bytes (see Frame::bytes) have been dealt with: others may come in their place.
@@ -157,7 +159,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::string peer_key_;  // not changed once it is known
   std::atomic<bool> has_key_{false};
   std::atomic<uint64_t> least_lent_bytes_{UINT64_MAX};
-  std::atomic<int64_t> lent_here_{0};
+  std::mutex borrowing_;                   // of what follows
+  std::map<uint64_t, int64_t> lent_here_;  // by region
   Lending lending_;
   std::mutex answering_;  // held from lending something until it is on its way
   std::atomic<uint64_t> queries_served_{0}, queries_sent_{0};

@@ -22,6 +22,7 @@ from ..utils.units import parse_size
 _MAX_CONCURRENCY = 32
 _MAX_TOGETHER = 64  # all of them are in a worker's memory before the first can be handed on
 _MAX_RPC_THREADS = 16
+_MOST_AHEAD = 64  # requests: a server refuses what waits for it by the hundred
 _DEFAULT_BUFFER_BYTES = 1 << 30
 _LEAST_MESSAGES = 32  # of each worker in an epoch: then all have about as many batches
 _START_TIMEOUT_S = 300.0  # workers take a second or two; more on a machine that is busy, or short of memory
@@ -216,7 +217,8 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
             committed as it is used, and no more than the server's ``memory_budget`` leaves. Batches that find no room
             there travel by copies instead.
         prefetch_size: batches under way ahead of the trainer, on each server. Where several travel together
-            (``batches_per_message``), so many in whole messages, and two messages at least (one where it is 1).
+            (``batches_per_message``), so many in whole messages, and two messages at least (one where it is 1); 64
+            messages at most.
         prefetch_bytes: most bytes of batches from each server that are on their way to the trainer or wait for it, as
             bytes or as text; ``buffer_size`` if None. One batch comes whatever its size.
         worker_key: not used; every loader has sampling processes of its own.
@@ -274,7 +276,7 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
 
     def requests_ahead(self, group: int) -> int:
         """Requests under way at each server, for ``group`` batches each: one is read while another one is made."""
-        return max(min(2, self.prefetch_size), -(-self.prefetch_size // group))
+        return min(_MOST_AHEAD, max(min(2, self.prefetch_size), -(-self.prefetch_size // group)))
 
     @property
     def request(self) -> ProducerRequest:

@@ -368,17 +368,18 @@ class Connection:
         """Ends ``when_readable``."""
         self._loop.remove_reader(descriptor)
 
-    def when_answered(self, callback: Callable[[], Any]) -> None:
-        """Calls back, on the loop, when nobody has the answer to a request of now any more and has not read it."""
+    def when_answered(self, number: int, callback: Callable[[], Any]) -> None:
+        """Calls back, on the loop, when nobody has an answer of now any more, to a request or from that region of the
+        peer's, and has not read it: those from others may be there for as long as a loader is."""
         with self._registering:
             under_way = list(self._pending)
-        self._call_when_answered(under_way, callback)
+        self._call_when_answered(under_way, number, callback)
 
-    def _call_when_answered(self, under_way: list[int], callback: Callable[[], Any]) -> None:
+    def _call_when_answered(self, under_way: list[int], number: int, callback: Callable[[], Any]) -> None:
         left = [request_id for request_id in under_way if request_id in self._pending]
         native = self._exchange.native
-        if (left or (native is not None and native.lent_here)) and not self._stream.closed:
-            self._loop.call_later(_LOOK_AGAIN_S, self._call_when_answered, left, callback)
+        if (left or (native is not None and native.lent_here(number))) and not self._stream.closed:
+            self._loop.call_later(_LOOK_AGAIN_S, self._call_when_answered, left, number, callback)
         else:
             callback()
 

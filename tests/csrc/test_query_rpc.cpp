@@ -347,16 +347,17 @@ TEST("queries: answers that are lent come back when they are read, called off or
     CHECK_EQUAL(outcome.frame.header.payload_bytes, 256u);
     const auto place = rpc::read_place(rpc::split_head(outcome.frame.head).first);
     CHECK(place == std::pair(uint64_t{3}, uint64_t{64}));
-    CHECK_EQUAL(stream->lent_here(), 1);
+    CHECK_EQUAL(stream->lent_here(3), 1);
+    CHECK_EQUAL(stream->lent_here(4), 0);  // others need not wait for it
     read->borrowed();
-    CHECK_EQUAL(stream->lent_here(), 0);
+    CHECK_EQUAL(stream->lent_here(3), 0);
     CHECK_EQUAL(lender->num_out(), 1u);
     stream->give_back(place);
     lender->wait_for_none();
   }
   CHECK(ask()->wait(rpc::Clock::now() + kLong, [] {}));  // and dropped
   lender->wait_for_none();
-  CHECK_EQUAL(stream->lent_here(), 0);
+  CHECK_EQUAL(stream->lent_here(3), 0);
   for (int i = 0; i < 20; ++i) ask()->call_off();  // at any moment
   lender->wait_for_none();
   theirs->lending().forget(7);

@@ -34,8 +34,9 @@ class Wire(Protocol):
     def when_readable(self, descriptor: int, callback: Callable[[], None]) -> None: ...
     def forget_readable(self, descriptor: int) -> None: ...
     def send_arena_frame(self, meta: list[Any]) -> None: ...
-    def when_answered(self, callback: Callable[[], Any]) -> None:
-        """Calls back, on the loop, when nobody has the answer to a request of now any more and has not read it."""
+    def when_answered(self, number: int, callback: Callable[[], Any]) -> None:
+        """Calls back, on the loop, when nobody has an answer of now any more, to a request or from that region of the
+        peer's, and has not read it."""
 
     def send_releases(self, places: list[Any]) -> None:
         """Tells the peer that places are free."""
@@ -250,7 +251,7 @@ class PayloadExchange:
             case ["decline", int(number), str(_)] if number in self._region_states:
                 self._region_states[number] = "refused"
             case ["drop", int(number)]:  # it stays mapped while tensors over it live
-                self._wire.when_answered(functools.partial(self._borrowed.pop, number, None))
+                self._wire.when_answered(number, functools.partial(self._borrowed.pop, number, None))
             case _:
                 raise ProtocolError("arena: malformed frame")
 

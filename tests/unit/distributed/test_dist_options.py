@@ -106,7 +106,8 @@ def test_devices_of_workers(options: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefetch_size", "group", "expected"), [(4, 1, 4), (4, 2, 2), (4, 16, 2), (9, 4, 3), (1, 1, 1), (1, 16, 1)]
+    ("prefetch_size", "group", "expected"),
+    [(4, 1, 4), (4, 2, 2), (4, 16, 2), (9, 4, 3), (1, 1, 1), (1, 16, 1), (2000, 1, 64), (2000, 64, 32)],
 )
-def test_batches_ahead_are_whole_messages_and_two_at_least(prefetch_size: int, group: int, expected: int) -> None:
+def test_batches_ahead_are_two_messages_at_least_and_64_at_most(prefetch_size: int, group: int, expected: int) -> None:
     assert RemoteDistSamplingWorkerOptions(prefetch_size=prefetch_size).requests_ahead(group) == expected
