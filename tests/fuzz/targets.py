@@ -481,7 +481,8 @@ def calls_of_batches() -> Iterator[list[Any]]:
     yield [[0, [1, 0]], [2, [1, 1, 0, None]], [2, [1, 1, NUM_BATCHES]], [1, [1, 1, 3]], [0, [1, 1]], [3, [1]]]
     yield [[0, [1, 3, 9, BatchShare(all_of_it, 2, 1, 3, 4), 1 << 20]], [2, [1, 9, 2, 2]], [2, [1, 9, 2, 2]]]
     for odd in (*ODD, 1 << 62, -(1 << 63)):
-        yield [[0, [1, odd]], [0, [1, 0, odd]], [0, [1, 0, 1, odd]], [0, [1, 0, 2, None, odd]], [0, [1, 0, 1 << 40]]]
+        yield [[0, [1, odd]], [0, [1, odd, 1]]]
+        yield [[0, [1, 0, odd]], [0, [1, 0, 1, odd]], [0, [1, 0, 2, None, odd]], [0, [1, 0, 1 << 40]]]
         yield [[0, [1, 0]], [1, [1, odd, 0]], [1, [1, 1, odd]], [2, [1, 1, odd]], [2, [1, 1, 0, odd]], [2, [odd, odd]]]
     for share in (BatchShare(all_of_it, 1 << 63), BatchShare(all_of_it, 1, 1 << 62, 1 << 62, 5)):
         yield [[0, [1, 0, 1, share]]]
