@@ -185,6 +185,8 @@ ShmRing::ShmRing(int fd, void* memory, size_t mapped_bytes)
       memory_(memory),
       mapped_bytes_(mapped_bytes),
       header_(static_cast<Header*>(memory)),
+      capacity_(header_->capacity),
+      max_messages_(header_->max_messages),
       slots_(reinterpret_cast<Slot*>(header_ + 1)),
       data_(static_cast<char*>(memory) + header_->data_offset) {}
 
@@ -241,13 +243,13 @@ bool ShmRing::find_space(uint64_t span, uint64_t* offset) const {
   const uint64_t tail = header_->tail.load(std::memory_order_acquire);
   *offset = 0;
   if (head == tail) return true;  // empty: start over in memory that is already warm
-  if (head - tail >= header_->max_messages) return false;
+  if (head - tail >= max_messages_) return false;
   const Slot& newest = slot(head - 1);
   const uint64_t begin = slot(tail).offset.load(std::memory_order_relaxed);
   const uint64_t end = newest.offset.load(std::memory_order_relaxed) + newest.span.load(std::memory_order_relaxed);
   *offset = end;
   if (end <= begin) return begin - end >= span;  // wrapped: one gap
-  if (header_->capacity - end >= span) return true;
+  if (capacity_ - end >= span) return true;
   *offset = 0;
   return begin >= span;
 }
@@ -263,8 +265,8 @@ uint64_t ShmRing::wait_for_space(uint64_t span, const Deadline& deadline, const 
       throw ChannelClosed(message("send: the consumer (pid ", pid_of(consumer), ") is gone"));
     if (deadline.passed())
       throw ChannelTimeout(message("send: no room for ", span, " bytes within the deadline; the channel holds ",
-                                   pending(), " unread and ", held(), " unreleased messages of at most ",
-                                   header_->max_messages, ", capacity ", header_->capacity, " bytes"));
+                                   pending(), " unread and ", held(), " unreleased messages of at most ", max_messages_,
+                                   ", capacity ", capacity_, " bytes"));
     futex_wait(header_->freed, freed, deadline.remaining(kSlice));
     poll();
   }
@@ -274,12 +276,12 @@ uint64_t ShmRing::wait_for_space(uint64_t span, const Deadline& deadline, const 
 void ShmRing::commit(uint64_t end) {
   uint64_t committed = header_->committed.load(std::memory_order_relaxed);
   while (committed < end) {
-    const uint64_t step = std::min(kCommitStep, header_->capacity - committed);
+    const uint64_t step = std::min(kCommitStep, capacity_ - committed);
     const int code =
         posix_fallocate(fd_, static_cast<off_t>(header_->data_offset + committed), static_cast<off_t>(step));
     if (code == EINTR) continue;  // a signal took back this step only
     if (code != 0)
-      throw ChannelError(message("send: no shared memory left beyond ", committed, " of ", header_->capacity,
+      throw ChannelError(message("send: no shared memory left beyond ", committed, " of ", capacity_,
                                  " bytes of the channel: ", system_error(code)));
     committed += step;
     header_->committed.store(committed, std::memory_order_relaxed);
@@ -289,13 +291,15 @@ void ShmRing::commit(uint64_t end) {
 void ShmRing::send(const std::vector<Bytes>& parts, const Deadline& deadline, const Poll& poll) {
   uint64_t size = 0;
   for (const Bytes& part : parts) size += part.size;
-  if (size > header_->capacity)
+  if (size > capacity_)
     throw MessageTooLarge(
-        message("a message of ", size, " bytes can never fit into a channel of ", header_->capacity, " bytes"));
+        message("a message of ", size, " bytes can never fit into a channel of ", capacity_, " bytes"));
   const uint64_t span = std::max(kAlignment, round_up(size, kAlignment));
 
   ProducerLock lock(*this, deadline, poll);
   const uint64_t offset = wait_for_space(span, deadline, poll);
+  // Another process may have written these numbers; a wrong one must not become a wild pointer.
+  if (offset > capacity_ || span > capacity_ - offset) throw ChannelError("send: the channel's memory is damaged");
   commit(offset + span);
   char* out = data_ + offset;
   for (const Bytes& part : parts) {
@@ -314,7 +318,7 @@ void ShmRing::send(const std::vector<Bytes>& parts, const Deadline& deadline, co
 
 // --- receiving --------------------------------------------------------------------------------------------------
 
-ShmRing::Slot& ShmRing::slot(uint64_t sequence) const { return slots_[sequence % header_->max_messages]; }
+ShmRing::Slot& ShmRing::slot(uint64_t sequence) const { return slots_[sequence % max_messages_]; }
 
 // Producers that wait ask now and then whether this process is alive.
 void ShmRing::become_consumer() {
@@ -327,12 +331,12 @@ void ShmRing::become_consumer() {
 // of a later message; then the exchange fails, and nothing of it is used.
 std::unique_ptr<ShmRing::Message> ShmRing::pop() {
   uint64_t read = header_->read.load(std::memory_order_seq_cst);
-  while (read < header_->head.load(std::memory_order_acquire)) {
+  for (uint64_t head; read < (head = header_->head.load(std::memory_order_acquire));) {
     const uint64_t offset = slot(read).offset.load(std::memory_order_relaxed);
     const uint64_t size = slot(read).size.load(std::memory_order_relaxed);
     if (header_->read.compare_exchange_weak(read, read + 1, std::memory_order_seq_cst)) {
-      // Another process wrote these numbers; a wrong one must not become a wild pointer.
-      if (offset > header_->capacity || size > header_->capacity - offset)
+      // Another process wrote these numbers; a wrong one must not become a wild pointer, nor messages without an end.
+      if (offset > capacity_ || size > capacity_ - offset || head - read > max_messages_)
         throw ChannelError("recv: the channel's memory is damaged");
       return std::make_unique<Message>(shared_from_this(), read, Bytes{data_ + offset, size});
     }
@@ -376,7 +380,8 @@ void ShmRing::release(uint64_t sequence) {
   slot(sequence).released.store(1, std::memory_order_seq_cst);
   uint64_t tail = header_->tail.load(std::memory_order_seq_cst);
   bool moved = false;
-  while (tail < header_->read.load(std::memory_order_seq_cst) &&
+  // The difference is that of unsigned numbers: false where none is held, and where the memory is damaged.
+  while (header_->read.load(std::memory_order_seq_cst) - tail - 1 < max_messages_ &&
          slot(tail).released.load(std::memory_order_seq_cst) != 0) {
     if (header_->tail.compare_exchange_weak(tail, tail + 1, std::memory_order_seq_cst)) {
       ++tail;
@@ -402,7 +407,8 @@ std::string ShmRing::path() const { return message("/proc/", getpid(), "/fd/", f
 
 uint64_t ShmRing::pending() const {
   const uint64_t read = header_->read.load(std::memory_order_acquire);
-  return header_->head.load(std::memory_order_acquire) - read;
+  const uint64_t head = header_->head.load(std::memory_order_acquire);
+  return head > read ? head - read : 0;  // less only where the memory is damaged
 }
 
 uint64_t ShmRing::held() const {
@@ -420,8 +426,8 @@ uint64_t ShmRing::pending_bytes() const {
 
 uint64_t ShmRing::committed_bytes() const { return header_->committed.load(std::memory_order_relaxed); }
 
-size_t ShmRing::capacity_bytes() const { return header_->capacity; }
+size_t ShmRing::capacity_bytes() const { return capacity_; }
 
-uint32_t ShmRing::max_messages() const { return header_->max_messages; }
+uint32_t ShmRing::max_messages() const { return max_messages_; }
 
 }  // namespace gld

@@ -115,6 +115,8 @@ class ShmRing : public std::enable_shared_from_this<ShmRing> {
   void* memory_;
   size_t mapped_bytes_;
   Header* header_;
+  const uint64_t capacity_;  // as they were when it was opened, whatever others write there
+  const uint32_t max_messages_;
   Slot* slots_;
   char* data_;
 };

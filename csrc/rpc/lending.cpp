@@ -37,6 +37,7 @@ std::optional<std::pair<uint64_t, uint64_t>> Lending::lend(SharedPlace place, st
   const auto found = numbers_.find(place.region);
   if (found == numbers_.end() || is_closed_) return std::nullopt;
   const std::pair<uint64_t, uint64_t> where(found->second, place.offset);
+  if (lent_.count(where) != 0) return std::nullopt;
   lent_[where] = {place, std::move(owner)};
   ++count_;
   return where;
@@ -45,6 +46,15 @@ std::optional<std::pair<uint64_t, uint64_t>> Lending::lend(SharedPlace place, st
 bool Lending::may_offer(uint64_t region) {
   std::lock_guard<std::mutex> lock(mutex_);
   return !is_closed_ && offered_.insert(region).second;
+}
+
+void Lending::take_back(std::pair<uint64_t, uint64_t> place) {
+  Lent back;  // dies without the lock
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = lent_.find(place);
+  if (found == lent_.end()) return;
+  back = std::move(found->second);
+  lent_.erase(found);
 }
 
 bool Lending::take_back(Frame& frame) {

@@ -24,10 +24,12 @@ class Lending {
   // Nothing new is lent from it.
   void forget(uint64_t region);
   // Lends a payload, whose owner is kept until it comes back: where the peer finds it, as a list of places has it.
-  // Nothing where the peer has not mapped the region.
+  // Nothing where the peer has not mapped the region, or has something at this place already.
   std::optional<std::pair<uint64_t, uint64_t>> lend(SharedPlace place, std::shared_ptr<const void> owner);
   // Whether the peer is to be offered the region: it was not, yet. True once.
   bool may_offer(uint64_t region);
+  // The peer was not told of this one.
+  void take_back(std::pair<uint64_t, uint64_t> place);
   // The peer gives places back, by a frame. Whether nothing is left of that for others.
   bool take_back(Frame& frame);
   uint64_t count() const;  // of payloads that were ever lent

@@ -45,7 +45,12 @@ class StreamReply : public Reply {
     }
   }
   void fail(const std::string& failure) override {
-    if (take()) send_error(*stream_, request_id_, failure);
+    if (!take()) return;
+    try {
+      send_error(*stream_, request_id_, failure);
+    } catch (const InvalidArgument&) {  // no frame takes it
+      send_error(*stream_, request_id_, pack_failure(std::current_exception()));
+    }
   }
   void when_called_off(std::function<void()> call) override {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -292,9 +297,14 @@ bool QueryServer::answer(const std::shared_ptr<Line>& line, const Waiting& query
     return false;
   }
   const auto reply = std::make_shared<StreamReply>(weak_from_this(), stream, request_id);
+  bool is_new;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    under_way_.insert_or_assign({stream->id, request_id}, reply);
+    is_new = under_way_.try_emplace({stream->id, request_id}, reply).second;
+  }
+  if (!is_new) {  // nobody could tell its answer from the other's
+    stream->close();
+    return false;
   }
   if (stream->is_closed()) {  // nobody else may tell of it any more
     closed(stream->id);

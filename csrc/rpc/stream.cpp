@@ -109,7 +109,14 @@ void Stream::send_answer(Header header, OutgoingValue value) {
     std::lock_guard<std::mutex> lock(answering_);
     if (const auto place = lending_.lend(value.place, value.segments.front().owner)) {
       header.flags |= kFlagArena;
-      return send_owned(pack_frame(header, pack_place(*place), value.head), {});
+      std::string frame;
+      try {
+        frame = pack_frame(header, pack_place(*place), value.head);
+      } catch (...) {  // the peer will never hear of it
+        lending_.take_back(*place);
+        throw;
+      }
+      return send_owned(std::move(frame), {});
     }
     if (lending_.may_offer(value.place.region)) {
       std::vector<Event> events;

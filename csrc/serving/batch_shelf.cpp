@@ -59,6 +59,14 @@ void BatchShelf::put(int worker, int64_t run, int64_t index, int64_t count, Item
   hand_on(todo);
 }
 
+bool BatchShelf::is_next(int worker, int64_t run, int64_t index, int64_t count) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (run < run_ || over_) return true;  // nobody asks for it
+  if (run > run_ || worker_of(index) != worker) return false;
+  const auto [num_before, most] = share_.place_of(index, static_cast<int64_t>(announced_.size()));
+  return num_before == announced_[worker] && count >= 1 && count <= most;
+}
+
 // Gives what is there to who waits for it, as far as it may go.
 void BatchShelf::hand_on(Todo& todo) {
   for (auto entry = items_.begin(); entry != items_.end() && !waiting_.empty();) {

@@ -54,6 +54,8 @@ class BatchShelf : public std::enable_shared_from_this<BatchShelf> {
   // A worker has made batch `index` of a run, and others up to `count` behind it. Without effect where that run is
   // over.
   void put(int worker, int64_t run, int64_t index, int64_t count, Item item);
+  // Whether that is what the worker makes next of a run that is not over: it makes its batches in their order.
+  bool is_next(int worker, int64_t run, int64_t index, int64_t count) const;
   // A worker will make nothing more: who waits for its batches, now or later, fails, unless they are there.
   void fail(int worker, std::string failure);
   // Nothing is given any more: all fail. Idempotent: the first failure stays.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "channel/memory_file.h"
 #include "common/error.h"
 #include "common/signals_blocked.h"
 #include "rpc/failure.h"
@@ -45,15 +47,28 @@ uint64_t padded(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 const Poll kNothing = [] {};
 
+// Whether so many bytes can be read, and always will be: others' memory must not end while it is looked at.
+bool has_bytes(int fd, uint64_t bytes) {
+  struct stat status;
+  try {
+    return has_fixed_size(fd) && fstat(fd, &status) == 0 && static_cast<uint64_t>(status.st_size) >= bytes;
+  } catch (const std::system_error&) {  // another file
+    return false;
+  }
+}
+
 }  // namespace
 
 // --- Region ----------------------------------------------------------------------------------------------------------
 
-Region::Region(const std::string& path, uint64_t bytes) : memory_(nullptr), bytes_(bytes) {
+Region::Region(const std::string& path, uint64_t bytes) : memory_(MAP_FAILED), bytes_(bytes) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) throw std::system_error(errno, std::generic_category(), path);
-  memory_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  const int code = errno;
+  int code = EINVAL;
+  if (has_bytes(fd, bytes)) {
+    memory_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    code = errno;
+  }
   ::close(fd);
   if (memory_ == MAP_FAILED) throw std::system_error(code, std::generic_category(), path);
 }
@@ -162,6 +177,11 @@ void WorkerFeed::take(std::unique_ptr<ShmRing::Message> message) {
   Header header;
   std::memcpy(&header, at, sizeof header);
   if (header.kind == Header::kEnd) return;  // nobody asks for it: the owner knows the number of batches
+  if (header.kind != Header::kBatch && header.kind != Header::kFailure)
+    throw ChannelError(gld::message("an item of kind ", header.kind));
+  if (!shelf_->is_next(worker_, header.run, header.index, header.count))
+    throw ChannelError(
+        gld::message(header.count, " batches from ", header.index, " of run ", header.run, ", which are not its next"));
   Item item;
   const char* head = at + sizeof header;
   uint64_t head_bytes = static_cast<uint64_t>(header.head_bytes);

@@ -18,7 +18,7 @@ namespace gld::serving {
 // Shared memory of another process, mapped for reading and writing: who borrows a slot owns it until it goes back.
 class Region {
  public:
-  // By its path, `/proc/<pid>/fd/<n>`. Throws std::system_error.
+  // By its path, `/proc/<pid>/fd/<n>`. Throws std::system_error, also where it has fewer bytes, or may come to.
   Region(const std::string& path, uint64_t bytes);
   ~Region();
   Region(const Region&) = delete;

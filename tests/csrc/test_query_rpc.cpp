@@ -291,7 +291,7 @@ TEST("queries: answers that are lent come back when they are read, called off or
   class Lender : public rpc::PromptAnswerer {
    public:
     OutgoingValue answer(const IncomingValue& query) override {
-      OutgoingValue value{std::string(query.head), {}, {7, 64}};
+      OutgoingValue value{query.head == "too large" ? std::string(70'000, 'x') : std::string(query.head), {}, {7, 64}};
       std::lock_guard<std::mutex> lock(mutex_);
       ++out_;
       const std::shared_ptr<const void> owner(bytes_, [this](const void*) {
@@ -355,6 +355,11 @@ TEST("queries: answers that are lent come back when they are read, called off or
     stream->give_back(place);
     lender->wait_for_none();
   }
+  const auto refused = rpc::PendingAnswer::ask(job.client.queries().client, stream, "lend", value_of("too large"),
+                                               rpc::Clock::now() + kLong);
+  CHECK(refused->wait(rpc::Clock::now() + kLong, [] {}));  // its head fits into no frame
+  CHECK(refused->take()->what == What::kFailed);
+  lender->wait_for_none();
   CHECK(ask()->wait(rpc::Clock::now() + kLong, [] {}));  // and dropped
   lender->wait_for_none();
   CHECK_EQUAL(stream->lent_here(3), 0);
@@ -391,6 +396,7 @@ TEST("lending: places of others among those that come back are left to them") {
   const auto meta_of = [](const rpc::Frame& frame) { return std::string(rpc::split_head(frame.head).first); };
   CHECK(lending.lend({1, 5}, nullptr).has_value());
   CHECK(!lending.lend({2, 5}, nullptr).has_value());
+  CHECK(!lending.lend({1, 5}, nullptr).has_value());                            // it is out already
   rpc::Frame mixed = frame_of("\x94\x07\x92\x02\x05\x92\x02\x06\x92\x09\x05");  // [7, [2, 5], [2, 6], [9, 5]]
   CHECK(!lending.take_back(mixed));
   CHECK_EQUAL(meta_of(mixed), "\x93\x07\x92\x02\x06\x92\x09\x05");
@@ -585,6 +591,42 @@ TEST("queries: who asks for ever more and takes nothing loses its connection") {
     CHECK(stream->out_bytes() < size_t{40} << 20);
   }
   ::close(bare);
+}
+
+TEST("queries: a failure that fits into no frame is told in other words") {
+  class Failing : public rpc::Answerer {
+   public:
+    void begin(const IncomingValue&, const std::shared_ptr<rpc::Reply>& reply) override {
+      reply->fail(std::string(1 << 17, 'x'));
+    }
+  };
+  Job job;
+  job.server.queries().server->serve("fail", std::make_shared<Failing>());
+  auto asked = job.ask(job.connect(), value_of("x"), kLong, "fail");
+  CHECK(failure_of(asked.get()).find("InvalidArgumentError") != std::string::npos);
+}
+
+TEST("queries: a second one of the same number ends the connection") {
+  class Never : public rpc::Answerer {
+   public:
+    void begin(const IncomingValue&, const std::shared_ptr<rpc::Reply>& reply) override {
+      reply->when_called_off([this] { ++num_called_off; });
+    }
+    std::atomic<int> num_called_off{0};
+  };
+  const auto never = std::make_shared<Never>();
+  Job job;
+  job.server.queries().server->serve("echo", never);
+  std::shared_ptr<rpc::Stream> stream;
+  const int socket = job.connect_bare(stream);
+  const std::string twice = query_of_large(1) + query_of_large(1);
+  CHECK_EQUAL(::send(socket, twice.data(), twice.size(), 0), static_cast<ssize_t>(twice.size()));
+  char byte;
+  CHECK_EQUAL(::recv(socket, &byte, 1, 0), 0);
+  ::close(socket);
+  const auto deadline = rpc::Clock::now() + kLong;
+  while (never->num_called_off == 0 && rpc::Clock::now() < deadline) std::this_thread::yield();
+  CHECK_EQUAL(never->num_called_off.load(), 1);
 }
 
 TEST("queries: a failure's text is cut between two letters") {

@@ -4,15 +4,20 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <numeric>
 #include <random>
+#include <system_error>
 #include <thread>
 
 #include "channel/memory_file.h"
 #include "check.h"
+#include "fuzz_batches.h"
 #include "rpc/failure.h"
 #include "rpc/frame.h"
 #include "rpc/msgpack.h"
@@ -266,6 +271,33 @@ TEST("share: as the schedule's") {
   for (int64_t index = -3; index < 40; ++index)
     if (const auto group = share.group_of(index)) found[index] = *group;
   CHECK(found == (std::map<int64_t, int64_t>{{9, 0}, {18, 1}, {21, 1}}));
+  using Place = std::pair<int64_t, int64_t>;
+  CHECK(share.place_of(9, 1) == Place(0, 1) && share.place_of(18, 1) == Place(1, 2) &&
+        share.place_of(21, 1) == Place(2, 1));
+}
+
+TEST("share: what each of its workers makes before a batch") {
+  std::mt19937 random(3);
+  for (int round = 0; round < 2000; ++round) {
+    BatchShare share = share_of(3 + random() % 30);
+    if (random() % 2) share.single = {0, 2};
+    share.start = 3, share.stride = 1 + random() % 3;
+    share.size = 1 + random() % 4, share.first = random() % 3, share.step = 1 + random() % 3,
+    share.begin = random() % 9;
+    const int64_t workers = 1 + random() % 3;
+    std::map<int64_t, int64_t> made;                        // by worker
+    std::map<int64_t, std::pair<int64_t, int64_t>> groups;  // by group: its first batch's place, and how many it has
+    for (int64_t index = 0; index < share.stop; ++index) {
+      const auto group = share.group_of(index);
+      if (!group) continue;
+      const auto [before, with] = share.place_of(index, workers);
+      CHECK_EQUAL(before, made[*group % workers]++);
+      const auto found = groups.try_emplace(*group, before, with).first->second;
+      CHECK_EQUAL(before + with, found.first + found.second);
+      CHECK(with >= 1);
+    }
+    for (const auto& [group, place] : groups) CHECK(place.first + place.second <= made[group % workers]);
+  }
 }
 
 TEST("feed: slots and what lies in the ring reach who waits, and slots go back when nobody has them") {
@@ -293,7 +325,7 @@ TEST("feed: slots and what lies in the ring reach who waits, and slots go back w
   CHECK_EQUAL(shelf->announced(0), 100);
   CHECK_EQUAL(back.size(), 48u);  // sixteen at a time
   for (size_t i = 0; i < back.size(); ++i) CHECK_EQUAL(back[i], 4096 + 2 * i * 128);
-  announce(*ring, 2, 0, 4096, std::string(1 << 10, 'x'));  // of no run: it goes back, and as it is large, at once
+  announce(*ring, 0, 0, 4096, std::string(1 << 10, 'x'));  // of a run that is over: it goes back, and is large: at once
   announce(*ring, 1, 0, 0, "", "", 2);
   CHECK(feed.drain());
   CHECK_EQUAL(serving::take_returned(*returns).size(), 3u);
@@ -355,6 +387,15 @@ TEST("feed: closed in the middle of what a worker makes, and freed before what i
   }
 }
 
+TEST("feed: a region that is smaller than its worker says, or may become so, is not mapped") {
+  const Memory region(1 << 16);
+  CHECK_THROWS(std::system_error, serving::Region(region.path(), (1 << 16) + 1));
+  FILE* file = std::tmpfile();
+  CHECK_EQUAL(ftruncate(fileno(file), 1 << 16), 0);
+  CHECK_THROWS(std::system_error, serving::Region(message("/proc/", getpid(), "/fd/", fileno(file)), 1 << 16));
+  std::fclose(file);
+}
+
 TEST("feed: what a worker cannot have written fails its batches") {
   const auto damaged = [](const std::function<void(ShmRing&)>& write) {
     const auto shelf = shelf_with(4, std::nullopt);
@@ -367,6 +408,12 @@ TEST("feed: what a worker cannot have written fails its batches") {
     CHECK(reader->failure().find("what a worker made") != std::string::npos);
   };
   damaged([](ShmRing& ring) { ring.send({{"short", 5}}, Deadline(60.0), [] {}); });
+  damaged([](ShmRing& ring) { announce(ring, 1, 0, 4096, "x", "head", 9); });  // of no kind
+  for (const int64_t count : {INT64_MIN, int64_t{0}, int64_t{2}, INT64_MAX})
+    damaged([count](ShmRing& ring) { announce(ring, 1, 0, 0, "x", "head", 1, count); });
+  for (const int64_t index : {int64_t{-1}, int64_t{1}, int64_t{4}, INT64_MAX})  // none of the run, or not the next
+    damaged([index](ShmRing& ring) { announce(ring, 1, index, 0, "x"); });
+  damaged([](ShmRing& ring) { announce(ring, 2, 0, 0, "x"); });  // of a run that nobody has begun
   damaged([](ShmRing& ring) { announce(ring, 1, 0, (1 << 16) - 32, std::string(64, 'x')); });
   damaged([](ShmRing& ring) { announce(ring, 1, 0, -64, std::string(64, 'x')); });
   damaged([](ShmRing& ring) {
@@ -421,6 +468,24 @@ TEST("server of batches: whose they are, what is none, and who gives up") {
   ended.begin(asked_by("client a", fetch(5, 1, 1)), late);
   CHECK(contains(late->failed, "it was shut down"));
   CHECK(contains(ask("client a", fetch(5, 1, 1))->failed, "producer_id: there is no producer 5 (any more)"));
+}
+
+// So many rounds of each of the four; more by GLD_FUZZ_ROUNDS.
+TEST("batches: whatever clients, workers and servers do, all are told and all slots come back") {
+  const char* wish = std::getenv("GLD_FUZZ_ROUNDS");
+  const char* first = std::getenv("GLD_FUZZ_SEED");
+  const uint32_t seed = first == nullptr ? 0 : std::strtoul(first, nullptr, 10);
+  const uint32_t rounds = wish == nullptr ? 400 : std::strtoul(wish, nullptr, 10);
+  for (uint32_t round = 0; round < 4 * rounds; ++round) {
+    std::mt19937 random(seed + round);
+    std::string bytes(1 + random() % 400, static_cast<char>(round % 4));
+    for (size_t i = 1; i < bytes.size(); ++i) bytes[i] = static_cast<char>(random());
+    try {
+      check_any_batches(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+    } catch (const std::exception& error) {
+      throw Failure(message("round ", seed + round, ": ", error.what()));
+    }
+  }
 }
 
 }  // namespace gld::test

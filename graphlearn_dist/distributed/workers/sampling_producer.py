@@ -254,6 +254,10 @@ class SamplingProducer:
             )
         num_batches = self.schedule.num_batches
         share = BatchShare(BatchIndices(0, num_batches)) if share is None else share
+        most = (1 << 63) // len(self._workers)  # what each of them makes is said in numbers of 63 bits
+        for number in (epoch, share.size, share.first, share.step, share.begin):
+            if not isinstance(number, int) or not -most <= number < most:
+                raise InvalidArgumentError(f"epoch, share: expected numbers from -{most} below {most}, got {number!r}")
         if share.indices and share.indices[-1] >= num_batches:
             raise InvalidArgumentError(f"indices: expected batches in [0, {num_batches}), got {share.indices}")
         self._shelf.begin_run(share, EndOfEpoch(run, epoch, num_batches), credit_bytes)
