@@ -603,7 +603,7 @@ void check_any_lender(const uint8_t* data, size_t size) {
   }();
   for (const auto& each : asked) CHECK(each->wait(Clock::now() + kLong, [] {}));
   asked.clear();
-  CHECK_EQUAL(wire.stream->lent_here(), 0);
+  for (const auto& each : lent) CHECK_EQUAL(wire.stream->lent_here(each.first.first), 0);
   for (const Frame& frame : heard) {
     if (frame.header.kind != static_cast<uint8_t>(rpc::Kind::kRelease)) continue;
     CHECK(--lent[rpc::read_place(rpc::split_head(frame.head).first)] >= 0);

@@ -20,6 +20,7 @@ from .threads import post
 _NO_MEMORY = "no memory for what it sent"
 _SHARE = 4  # events of one stream that others wait for
 OVERLOAD_FACTOR = 4  # requests still running here, in multiples of what the peer may have in flight
+_QUERY_FACTOR = 64  # queries that wait, likewise: each loader of a client may ask for dozens of batches ahead
 _ROUNDS = 4  # over all streams, before the loop sees to what else there is
 
 
@@ -194,7 +195,7 @@ class NativeEngine:
                 settings.heartbeat_timeout_s,
                 settings.max_payload_bytes,
                 settings.num_threads,
-                OVERLOAD_FACTOR * settings.max_inflight,
+                _QUERY_FACTOR * settings.max_inflight,
                 own_name,
             )
         except BlockingIOError as error:  # EAGAIN is pthread_create's
