@@ -103,9 +103,8 @@ class FeatureCollector:
 
     Attributes:
         store_names: of the rows that it looks up.
-        counts: int64 ``[3]``, ids of which there was a copy, ids that others were asked for (each once, however many
-            stores have rows of it, and however many of the batches that are made together), and bytes of rows that
-            nobody was asked for. It adds up here.
+        counts: int64 ``[3]``, ids of other partitions of which there was a copy, ids of which there was none (each once
+            a batch, however many stores have rows of it), and bytes of rows that were copied. It adds up here.
     """
 
     def __init__(
@@ -213,10 +212,11 @@ class FeatureCollector:
         if self._whole:
             return Lookup(self, wanted)
         located = [{**self._locate(of_batch), **of_edges} for of_batch, of_edges in zip(wanted, places, strict=True)]
+        for of_batch in located:
+            self._count(of_batch)
         if (repeats or len(wanted) > 1) and any(of.ids.numel() for of_batch in located for of in of_batch.values()):
             located = ask_once(located)
         together = {name: of for of_batch in located for name, of in of_batch.items()}
-        self._count(located, together)
         asked: list[list[str]] = [[] for _ in range(self._num_partitions)]
         for name, of in together.items():
             for partition in of.asked:
@@ -274,18 +274,17 @@ class FeatureCollector:
     def _copies_of(self, name: str) -> CopyPlaces | None:
         return self._caches[name].places if name in self._caches else None
 
-    def _count(self, located: Sequence[Mapping[str, LocatedRows]], together: Mapping[str, LocatedRows]) -> None:
+    def _count(self, located: Mapping[str, LocatedRows]) -> None:
         """Adds to ``counts`` where there are copies."""
         if not self._caches:
             return
-        num_asked = sum({id(of.ids): of.ids.numel() for of in together.values()}.values())
         hits: dict[int, int] = {}  # of places, which stores share
-        for name, found in (each for of_batch in located for each in of_batch.items()):
+        for name, found in located.items():
             if id(found) not in hits:
                 hits[id(found)] = int((found.owners == self._num_partitions).sum())
+                self.counts += torch.tensor([hits[id(found)], found.ids.numel(), 0])
             if name in self._caches:
                 self.counts[2] += hits[id(found)] * self._caches[name].row_bytes
-        self.counts += torch.tensor([sum(hits.values()), num_asked, 0])
 
     def _locate(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
         """Where rows lie, but for those that lie with their edges."""

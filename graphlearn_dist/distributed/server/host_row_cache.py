@@ -58,8 +58,8 @@ class RowCacheStats:
         nbytes: of the copies that there are.
         rows: ids of which there are copies.
         hits: ids that batches looked up, of other partitions, whose rows were copied.
-        misses: such ids that others were asked for while there were copies.
-        bytes_saved: bytes of rows that others did not have to send.
+        misses: such ids of which there was none; those that batches made together have in common are asked for once.
+        bytes_saved: bytes of rows that were copied, for each batch.
         is_filling: whether copies are being fetched.
     """
 
