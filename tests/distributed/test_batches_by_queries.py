@@ -198,9 +198,11 @@ def test_waits_that_end_early(job: Job) -> None:
         earlier.result(DEADLINE_S)
     main = threading.main_thread().ident
     assert main is not None
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background ignore it
     threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         waiting.result(DEADLINE_S)
+    signal.signal(signal.SIGINT, before)
     threading.Timer(0.2, waiting.cancel).start()
     assert answer.wait(DEADLINE_S)
     assert waiting.cancelled()
