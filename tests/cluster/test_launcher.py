@@ -11,13 +11,17 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from launch_job import DEADLINE_S, LINGER, Job
 
 import graphlearn_dist.cluster
 from graphlearn_dist.cluster import Host, LaunchPlan, Master, launch, plan_processes, read_hosts
+from graphlearn_dist.cluster.jobs.backend import LocalBackend
 from graphlearn_dist.cluster.jobs.launcher import describe_exit
+from graphlearn_dist.cluster.jobs.plan import ProcessSpec
 from graphlearn_dist.cluster.jobs.wrapper import FROZEN
 from graphlearn_dist.errors import InvalidArgumentError, LaunchError
 from tests.support.waiting import wait_until
@@ -489,6 +493,22 @@ def test_a_server_that_is_killed_too_often_is_given_up(job: Job, shim: str, back
     news = json.dumps({"role": "server", "rank": 0, "why": why}) + "\n"
     assert f"[trainer 0] news {news.encode()!r}" in done.stdout.splitlines()
     assert job.alive() == []
+
+
+def test_the_token_is_the_first_line_of_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late the launcher is: the wrapper of an ssh writes signs of life there as soon as it runs."""
+    first: list[bytes] = []
+
+    def start(argv: list[str], *, stdin: int, **_: Any) -> Any:
+        assert "--beat" in argv
+        os.write(int(argv[argv.index("--beat") + 1]), b"\n")
+        first.append(os.read(stdin, 1000))
+        return SimpleNamespace(stdin=None)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    spec = ProcessSpec("trainer", 0, "a", ["true"], {})
+    with LocalBackend(b"secret").open(spec, spec.command, {}, ["--link", "0"]).stdin:  # type: ignore[union-attr]
+        assert first == [b"secret\n\n"]
 
 
 def test_a_server_that_freezes_is_killed(job: Job, shim: str) -> None:

@@ -264,7 +264,7 @@ class LocalBackend(Backend):
         Its standard input, the link, begins with the token and stays open.
         """
         reading, writing = os.pipe()
-        # The wrapper of an ssh writes to the link as well.
+        os.write(writing, self.token + b"\n")  # before the wrapper of an ssh can write there
         beat = ["--beat", str(writing)] if "--link" in options else []
         argv = [*wrapper(spec, *options, *beat), "--parent", str(os.getpid()), "--", *command]
         descriptors = [spec.inherited_fd] if spec.inherited_fd >= 0 else []
@@ -284,7 +284,6 @@ class LocalBackend(Backend):
         finally:
             os.close(reading)
         popen.stdin = open(writing, "wb", buffering=0)  # noqa: SIM115 who follows the process closes it
-        os.write(writing, self.token + b"\n")
         return popen
 
 
