@@ -17,6 +17,7 @@ _log = logging.getLogger(__name__)
 MIB = 1 << 20
 DEFAULT_SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10"
 SILENCE_S = 3.0  # without a sign of life of a host, over ssh, after which the launcher says so
+_MOST_TOKEN_BYTES = 4096  # what any pipe takes before anybody reads it
 PULSE_INTERVAL_S = 1.0  # of the signs of life that a watched process gives
 
 
@@ -271,6 +272,10 @@ def job_token(environ: Mapping[str, str] = os.environ) -> bytes | None:
         token = environ.get("GLD_TOKEN", "").encode()
     if b"\n" in token or not token.isascii():  # it travels as a line of text
         raise InvalidArgumentError("GLD_TOKEN_FILE, GLD_TOKEN: expected a token of one line of ASCII text")
+    if len(token) > _MOST_TOKEN_BYTES:
+        raise InvalidArgumentError(
+            f"GLD_TOKEN_FILE, GLD_TOKEN: expected a token of at most {_MOST_TOKEN_BYTES} bytes, got {len(token)}"
+        )
     return token or None
 
 

@@ -22,7 +22,7 @@ from ..utils.units import parse_size
 _MAX_CONCURRENCY = 32
 _MAX_TOGETHER = 64  # all of them are in a worker's memory before the first can be handed on
 _MAX_RPC_THREADS = 16
-_MOST_AHEAD = 64  # requests: a server refuses what waits for it by the hundred
+_MOST_AHEAD = 64  # requests of a loader at a server, which refuses what waits for it by the thousand
 _DEFAULT_BUFFER_BYTES = 1 << 30
 _LEAST_MESSAGES = 32  # of each worker in an epoch: then all have about as many batches
 _START_TIMEOUT_S = 300.0  # workers take a second or two; more on a machine that is busy, or short of memory

@@ -264,11 +264,11 @@ class LocalBackend(Backend):
         Its standard input, the link, begins with the token and stays open.
         """
         reading, writing = os.pipe()
-        os.write(writing, self.token + b"\n")  # before the wrapper of an ssh can write there
         beat = ["--beat", str(writing)] if "--link" in options else []
         argv = [*wrapper(spec, *options, *beat), "--parent", str(os.getpid()), "--", *command]
         descriptors = [spec.inherited_fd] if spec.inherited_fd >= 0 else []
         try:
+            os.write(writing, self.token + b"\n")  # before the wrapper of an ssh can; a pipe has room for it
             popen = subprocess.Popen(
                 argv,
                 env=dict(env),

@@ -304,6 +304,9 @@ def test_the_token_of_a_job(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> 
     for unfit in ("a\nb", "\xe9"):
         with pytest.raises(InvalidArgumentError, match="one line"):
             job_token({"GLD_TOKEN": unfit})
+    assert job_token({"GLD_TOKEN": "x" * 4096}) == b"x" * 4096
+    with pytest.raises(InvalidArgumentError, match="at most 4096 bytes, got 4097"):
+        job_token({"GLD_TOKEN": "x" * 4097})
     file.write_bytes(b"\n")
     for path in (file, tmp_path / "missing"):  # an error: without a token anybody on this host would be let in
         with pytest.raises(InvalidArgumentError, match="GLD_TOKEN_FILE"):
