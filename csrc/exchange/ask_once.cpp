@@ -46,6 +46,7 @@ int64_t place(HashRelabelTable::View table, const int64_t* ids, const int64_t* p
 
 AskedOnce ask_once(const std::vector<LocatedRows>& lookups) {
   // A table stays warm with who asks: that of some small batches has megabytes, which would have to be cleared.
+  constexpr int64_t kMostKept = int64_t{1} << 20;  // ids, of 32 to 64 MiB; what takes longer than clearing keeps none
   static thread_local HashRelabelTable table;
   if (lookups.empty()) throw InvalidArgument("lookups: expected at least one, got none");
   const int64_t num_bounds = lookups[0].offsets.numel();
@@ -76,6 +77,7 @@ AskedOnce ask_once(const std::vector<LocatedRows>& lookups) {
     offsets[p + 1] = offsets[p] + count;
   }
   out.ids.shape = {offsets[num_bounds - 1]};
+  if (most > kMostKept) table = HashRelabelTable();
   return out;
 }
 

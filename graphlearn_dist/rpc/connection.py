@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import socket
 import threading
 import time
@@ -128,7 +129,8 @@ class Connection:
         self._registering = threading.Lock()
         self._waiting: deque[Call] = deque()  # each with its caller, who keeps the arguments, and a deadline
         self._serving: dict[int, Served] = {}
-        self._parked: deque[tuple[Header, str, Value]] = deque()  # counted as what is served: beyond that is Overloaded
+        # By id, what is to be served, and until when. Counted as what is served: beyond that is Overloaded.
+        self._parked: dict[int, tuple[str, Value, float]] = {}
         self._exchange = PayloadExchange(self)
         self._stream = owner.engine.attach(sock, self._on_frame, self._on_closed)
         self._shortcut = self._stream.shortcut
@@ -445,7 +447,8 @@ class Connection:
     def _on_request(self, header: Header, meta: list[Any], value_head: Any, payload: Any) -> None:
         request_id = header.request_id
         theirs = 0 if self._connecting else 1
-        if len(meta) != 2 or type(meta[0]) is not str or request_id % 2 != theirs or request_id in self._serving:
+        is_known = request_id in self._serving or request_id in self._parked
+        if len(meta) != 2 or type(meta[0]) is not str or request_id % 2 != theirs or is_known:
             raise ProtocolError("malformed request")
         if header.flags & FLAG_ARENA:
             payload = self._exchange.take(meta[1], header.payload_len)
@@ -456,26 +459,32 @@ class Connection:
         elif self._parked or self._stream.out_bytes > _OUT_LIMIT_BYTES:
             if not self._parked:
                 self._stream.when_below(_OUT_LIMIT_BYTES, self._unpark)
-            self._parked.append((header, meta[0], value))
+            self._parked[request_id] = meta[0], value, self._loop.time() + (header.deadline_ms or math.inf) / 1000
         else:
-            self._serve(header, meta[0], value)
+            self._serve(request_id, header.deadline_ms, meta[0], value)
 
     @property
     def own_name(self) -> str:
         """This side's name, for messages."""
         return self._handshake.own_name
 
-    def _serve(self, header: Header, function: str, value: Value) -> None:
+    def _serve(self, request_id: int, deadline_ms: int, function: str, value: Value) -> None:
         self.stats.requests_served += 1
-        served, begin = self._owner.serve(self, header.request_id, header.deadline_ms, function, value)
-        self._serving[header.request_id] = served
+        served, begin = self._owner.serve(self, request_id, deadline_ms, function, value)
+        self._serving[request_id] = served
         begin()
 
     def _unpark(self) -> None:
-        while self._parked and self._stream.out_bytes <= _OUT_LIMIT_BYTES:
-            self._serve(*self._parked.popleft())
-        if self._parked:
-            self._stream.when_below(_OUT_LIMIT_BYTES, self._unpark)
+        try:
+            while self._parked and self._stream.out_bytes <= _OUT_LIMIT_BYTES:
+                request_id = next(iter(self._parked))
+                function, value, until = self._parked.pop(request_id)
+                left_s = until - self._loop.time()
+                if left_s > 0:  # else its caller has given up
+                    self._serve(request_id, 0 if left_s == math.inf else math.ceil(left_s * 1000), function, value)
+        finally:  # one that cannot be begun keeps no others waiting
+            if self._parked:
+                self._stream.when_below(_OUT_LIMIT_BYTES, self._unpark)
 
     def _on_response(self, header: Header, meta: list[Any], value_head: Any, payload: Any) -> None:
         if len(meta) != 1:
@@ -499,7 +508,7 @@ class Connection:
         self._settle(header.request_id, result)
 
     def _on_cancel(self, request_id: int) -> None:
-        self._parked = deque(entry for entry in self._parked if entry[0].request_id != request_id)
+        self._parked.pop(request_id, None)
         served = self._serving.pop(request_id, None)
         if served is not None:
             served.cancel()

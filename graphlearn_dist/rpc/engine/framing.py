@@ -199,7 +199,12 @@ class FrameStream:
         if self._below is not None and self.out_bytes <= self._below[0] and not self.closed:
             _, callback = self._below
             self._below = None
-            callback()
+            try:
+                callback()
+            except MemoryError:
+                self.close(PeerLostError("peer", "no memory for what it sent"))
+            except RpcError as error:
+                self.refuse(error)
 
     def drained(self) -> asyncio.Future[None]:
         """Done when nothing is queued, or the stream is closed."""

@@ -134,14 +134,18 @@ class NativeStream:
         fields, head, payload = frame
         header = header_of((KINDS[fields[0]], *fields[1:]))
         try:
-            self._on_frame(header, head, payload)
+            self._handle(self._on_frame, header, head, payload)
+        finally:
+            _, flags, _, head_len, _, payload_len = fields
+            self.native.taken(HEADER_BYTES + head_len + (0 if flags & FLAG_ARENA else payload_len))
+
+    def _handle(self, handler: Callable[..., None], *args: Any) -> None:
+        try:
+            handler(*args)
         except MemoryError:
             self.close(PeerLostError("peer", _NO_MEMORY))
         except RpcError as error:
             self.refuse(error)
-        finally:
-            _, flags, _, head_len, _, payload_len = fields
-            self.native.taken(HEADER_BYTES + head_len + (0 if flags & FLAG_ARENA else payload_len))
 
     def sent(self, token: int) -> None:
         """A queued frame is with the kernel."""
@@ -160,7 +164,7 @@ class NativeStream:
         """Little enough waits to be sent."""
         on_room, self._on_room = self._on_room, None
         if on_room is not None:
-            on_room()
+            self._handle(on_room)
 
     def gone(self, why: str) -> None:
         """The socket is closed, and nothing is borrowed any more."""

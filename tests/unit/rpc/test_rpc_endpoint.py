@@ -34,6 +34,8 @@ from graphlearn_dist.errors import (
     VersionMismatchError,
 )
 from graphlearn_dist.rpc import Encoded, Endpoint, PeerAddress, current_peer, encode
+from graphlearn_dist.rpc.calls import callees
+from graphlearn_dist.rpc.connection import Connection
 from graphlearn_dist.rpc.wire import gld1
 from graphlearn_dist.rpc.wire.encoded import split_blob
 from tests.faults.proxy import Proxy
@@ -253,18 +255,19 @@ def test_overload(service: Service) -> None:
             client.call(server.address, "echo", 1)
 
 
-def test_a_request_behind_much_that_waits_is_served_whoever_sent_that() -> None:
-    """What queries are answered with fills the socket without the connection's doing; requests wait, and go on."""
-    may_ask, may_read, served = threading.Event(), threading.Event(), threading.Event()
+@contextlib.contextmanager
+def put_aside(server: Endpoint, *requests: bytes) -> Iterator[tuple[Connection, threading.Event]]:
+    """A connection of the server's that has put these requests aside, and what lets go what it has to send.
+
+    What queries are answered with fills the socket without the connection's doing.
+    """
+    may_ask, may_read = threading.Event(), threading.Event()
     slow = replace(SETTINGS, engine="python")  # reads on its loop alone
-    with Endpoint("server", 0, settings=SETTINGS) as server, Endpoint("client", 0, settings=slow) as client:
-        server.register("note", served.set)
-        server.register("echo", lambda x: x)
+    with Endpoint("client", 0, settings=slow) as client:
         client.call(server.address, "echo", 1)
         here, (there,) = client._links.find(server.address), server._links.connections
         assert here is not None
-        request = gld1.pack_frame(gld1.Kind.REQUEST, 1001, gld1.pack_head(["note", 0], encode([[], {}]).head))
-        for step in (may_ask.wait, lambda: here._stream.send(request), may_read.wait):
+        for step in (may_ask.wait, lambda: here._stream.send(b"".join(requests)), may_read.wait):
             client.loop.call_soon_threadsafe(step)
         large = encode(torch.zeros(200 << 20, dtype=torch.uint8))
         head = gld1.pack_head(["nobody listens", 0], large.head)
@@ -273,13 +276,84 @@ def test_a_request_behind_much_that_waits_is_served_whoever_sent_that() -> None:
         try:
             wait_until(lambda: there._stream.out_bytes > 64 << 20)
             may_ask.set()
-            wait_until(lambda: len(there._parked) == 1)
-            assert not served.is_set()
+            wait_until(lambda: len(there._parked) == len(requests) or not there.is_open)
+            yield there, may_read
         finally:
             may_ask.set()
             may_read.set()
-        assert served.wait(DEADLINE_S)
-        assert client.call(server.address, "echo", 2) == 2
+    wait_until(lambda: not server._links.connections)
+
+
+@pytest.fixture
+def noted() -> list[str]:
+    """What ``note`` was called with."""
+    return []
+
+
+@pytest.fixture
+def noting(noted: list[str]) -> Iterator[Endpoint]:
+    """A server with ``note``, and ``echo``."""
+
+    async def note(what: str) -> None:
+        noted.append(what)
+
+    with Endpoint("server", 0, settings=SETTINGS) as server:
+        server.register("note", note)
+        server.register("echo", lambda x: x)
+        yield server
+
+
+def note(request_id: int, what: str, deadline_ms: int = 0) -> bytes:
+    """A request."""
+    head = gld1.pack_head(["note", 0], encode([[what], {}]).head)
+    return gld1.pack_frame(gld1.Kind.REQUEST, request_id, head, deadline_ms=deadline_ms)
+
+
+def test_requests_behind_much_that_waits_are_served_in_their_order(noting: Endpoint, noted: list[str]) -> None:
+    requests = [note(1001 + 2 * index, str(index)) for index in range(20)]
+    with put_aside(noting, *requests) as (_, may_read):
+        assert noted == []
+        may_read.set()
+        wait_until(lambda: len(noted) == 20)
+    assert noted == [str(index) for index in range(20)]
+
+
+def test_a_request_that_cannot_be_begun_keeps_no_others_waiting(
+    noting: Endpoint, noted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that is nobody's is told by the loop; without memory the connection is given up, as for any request."""
+    begin = callees._arguments
+
+    def begin_or_fail(value: Any) -> Any:
+        given = begin(value)
+        if given[0][:1] == ["defect"]:
+            raise ValueError("a defect")
+        if given[0][:1] == ["memory"]:
+            raise MemoryError
+        return given
+
+    monkeypatch.setattr(callees, "_arguments", begin_or_fail)
+    told: list[str] = []
+    noting.loop.set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+    with put_aside(noting, note(1001, "defect"), note(1003, "b")) as (_, may_read):
+        may_read.set()
+        wait_until(lambda: noted == ["b"])
+    assert told == ["a defect"]
+    with put_aside(noting, note(1001, "memory"), note(1003, "c")) as (there, may_read):
+        may_read.set()
+        wait_until(lambda: not there.is_open)
+    assert noted == ["b"]
+
+
+def test_what_was_put_aside_is_a_request_like_others(noting: Endpoint, noted: list[str]) -> None:
+    """One number twice breaks the protocol; whose caller has given up is not begun."""
+    with put_aside(noting, note(1001, "a"), note(1001, "b")) as (there, _):
+        assert not there.is_open
+    with put_aside(noting, note(1001, "late", 1), note(1003, "in time", 60_000)) as (there, may_read):
+        due = there._parked[1001][2]
+        wait_until(lambda: noting.loop.time() > due)
+        may_read.set()
+        wait_until(lambda: noted == ["in time"])
 
 
 def test_connection_refused(client: Endpoint) -> None:
