@@ -574,8 +574,13 @@ def test_seeds_come_from_torch_unless_given() -> None:
 
 def test_keywords_of_worker_processes() -> None:
     begun: list[int] = []
-    loader = NeighborLoader(homogeneous(), [2], num_workers=2, worker_init_fn=begun.append, batch_size=4)
-    list(loader)
+    both_have_begun = threading.Barrier(2)  # else one thread may make all batches before the other one runs at all
+
+    def begin(number: int) -> None:
+        begun.append(number)
+        both_have_begun.wait(60)
+
+    list(NeighborLoader(homogeneous(), [2], num_workers=2, worker_init_fn=begin, batch_size=4))
     assert sorted(begun) == [0, 1]
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
