@@ -165,7 +165,8 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
         start_timeout: how long its sampling processes may take to start, in seconds, when the loader is made.
         batches_per_message: most batches that a sampling process hands on together, as it does with small ones, since
             that costs less for each; never changes them. At most 64. None has it follow from batch size and fan-outs,
-            up to 16 of batches of some ten thousand edges and one of some million, and from how many batches there are
+            up to 16 of batches of some ten thousand edges and one of some million (two where they reach much of the
+            graph, and rows of other processes that both want are asked for once), and from how many batches there are
             to share out.
         use_all2all: without effect, as of ``CollocatedDistSamplingWorkerOptions``.
     """
@@ -231,7 +232,8 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
         start_timeout: how long the sampling processes may take to start, in seconds, when the loader is made.
         batches_per_message: most batches that a sampling process hands on together, as it does with small ones, since
             that costs less for each; never changes them. At most 64. None has it follow from batch size and fan-outs,
-            up to 16 of batches of some ten thousand edges and one of some million, and from how many batches there are
+            up to 16 of batches of some ten thousand edges and one of some million (two where they reach much of the
+            graph, and rows of other processes that both want are asked for once), and from how many batches there are
             to share out.
         use_all2all: without effect, as of ``CollocatedDistSamplingWorkerOptions``.
     """

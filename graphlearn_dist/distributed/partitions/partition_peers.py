@@ -67,6 +67,11 @@ class PartitionHolders:
     tls: TlsSettings | None = None
     token: bytes | None = field(default=None, repr=False)
 
+    @property
+    def some_are_asked(self) -> bool:
+        """Whether some partitions are not read in place."""
+        return not self.addresses.keys() <= self.shared.keys()
+
 
 class HolderLost(Exception):
     """A holder is gone, or was never there, or did not speak our protocol: nothing is known of the exchange.

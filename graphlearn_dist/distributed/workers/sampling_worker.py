@@ -102,7 +102,8 @@ class BatchSender:
         """Places for looked-up rows, by batch, in a slot of the region, to which all else is copied; see ``Place``."""
         begun = perf_counter_ns()
         encoded = encode(together(batches))
-        if len(batches) > 1 and encoded.nbytes > most_together_bytes(self._region.capacity_bytes):
+        most_bytes = most_together_bytes(self._region.capacity_bytes, len(batches))
+        if len(batches) > 1 and encoded.nbytes > most_bytes:
             raise BatchesTooLargeError(f"{len(batches)} batches of {encoded.nbytes} bytes")
         for free in _C.take_returned(self._returns):
             self._region.release(free)

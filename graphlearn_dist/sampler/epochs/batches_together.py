@@ -17,6 +17,12 @@ _MOST_EDGES = 1 << 22  # of all of them; to sample as many takes many times what
 _MOST_BYTES = 64 << 20  # likewise, to move them
 _MOST_TABLE_BYTES = 256 << 20  # of the tables of local ids, one for each batch under way
 _LEAST_PLACES = 8  # for groups, in the memory of a worker
+# Batches that reach much of a graph want many of the same rows, and two of them ask other processes for each once. That
+# is worth more memory: a pair is a fifth of it at most, and is expected to be a third, as fewer nodes than expected
+# are reached where some have more edges than others.
+_LEAST_PLACES_OF_PAIRS = 5
+_EXPECTED_PLACES_OF_PAIRS = 3
+_SHARE_OF_NODES_OF_PAIRS = 1 / 3
 _BYTES_OF_AN_ID = 8
 _BYTES_OF_AN_EDGE = {"edge_index": 16, "adj_t": 4}
 _BYTES_OF_A_NODE = {"edge_index": _BYTES_OF_AN_ID, "adj_t": _BYTES_OF_AN_ID + 4}
@@ -31,8 +37,11 @@ def batches_together(
     wish: int | None = None,
     *,
     num_edge_types: int = 1,
+    pair_bytes: int = 0,
 ) -> int:
     """So many that they have some million edges and some megabytes; 1 where nothing says how large they are.
+
+    Two where they are larger, and two of them want many of the same rows.
 
     Args:
         config: how batches are sampled.
@@ -41,6 +50,8 @@ def batches_together(
         most_bytes: that all of them may take.
         num_edge_types: of the graph.
         wish: take so many, whatever their edges; as far as neither they nor the tables have too many bytes.
+        pair_bytes: that two of them may be expected to take, where rows that both want are asked for once; see
+            ``expected_pair_bytes``.
     """
     by_tables = _MOST_TABLE_BYTES // (_TABLE_BYTES_OF_A_NODE * max(num_nodes, 1))
     size = _expected_size(config, max(num_nodes, 1), num_edge_types)
@@ -51,16 +62,25 @@ def batches_together(
     of_edge_rows = _row_bytes(stores, edges=True) if config.collect_features else 0
     if config.with_edge or of_edge_rows:
         of_edge += _BYTES_OF_AN_ID
-    if config.collect_features:
-        of_node += _row_bytes(stores, edges=False)
-    nbytes = of_node * nodes + (of_edge + of_edge_rows) * edges
+    of_node_rows = _row_bytes(stores, edges=False) if config.collect_features else 0
+    nbytes = max(1, (of_node + of_node_rows) * nodes + (of_edge + of_edge_rows) * edges)
     by_edges = min(_MOST_BATCHES, _MOST_EDGES // max(edges, 1)) if wish is None else wish
-    return max(1, min(by_edges, by_tables, most_bytes // max(nbytes, 1)))
+    by_bytes = most_bytes // nbytes
+    if of_node_rows and nodes > _SHARE_OF_NODES_OF_PAIRS * num_nodes:
+        by_bytes = max(by_bytes, min(2, pair_bytes // nbytes))
+    return max(1, min(by_edges, by_tables, by_bytes))
 
 
-def most_together_bytes(worker_bytes: int) -> int:
-    """Bytes that batches together may have, of which a worker has so much memory."""
+def most_together_bytes(worker_bytes: int, count: int = _MOST_BATCHES) -> int:
+    """Bytes that so many batches together may have at most, where a worker has so much memory for batches."""
+    if count == 2:
+        return worker_bytes // _LEAST_PLACES_OF_PAIRS
     return min(_MOST_BYTES, worker_bytes // _LEAST_PLACES)
+
+
+def expected_pair_bytes(worker_bytes: int) -> int:
+    """Bytes that two batches may be expected to have, where a worker has so much memory for batches."""
+    return worker_bytes // _EXPECTED_PLACES_OF_PAIRS
 
 
 def _by_type(fanouts: Mapping[Any, Sequence[int]] | Sequence[int], num_edge_types: int) -> list[Sequence[int]]:

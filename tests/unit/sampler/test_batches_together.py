@@ -11,7 +11,12 @@ import torch
 from graphlearn_dist.data import Graph, Topology
 from graphlearn_dist.sampler import NeighborSampler
 from graphlearn_dist.sampler.base import SamplingConfig, SamplingType
-from graphlearn_dist.sampler.epochs.batches_together import _expected_size, batches_together, most_together_bytes
+from graphlearn_dist.sampler.epochs.batches_together import (
+    _expected_size,
+    batches_together,
+    expected_pair_bytes,
+    most_together_bytes,
+)
 
 MUCH = 1 << 40
 MANY_NODES = 4_000_000  # few are reached twice
@@ -115,8 +120,25 @@ def test_together_they_have_no_more_bytes_than_there_is_room_for(most: int) -> N
 
 
 def test_what_a_worker_has_room_for() -> None:
-    assert most_together_bytes(1 << 20) == 1 << 17
+    assert most_together_bytes(1 << 20) == most_together_bytes(1 << 20, 3) == 1 << 17
     assert most_together_bytes(1 << 40) == 1 << 26
+    assert most_together_bytes(5 << 30, 2) == 1 << 30
+    assert expected_pair_bytes(3 << 30) == 1 << 30
+
+
+def test_large_batches_that_share_many_rows_go_by_twos() -> None:
+    """They would go alone: two of them have more than the bytes of a group."""
+    config = SamplingConfig(NODE, [15, 10, 5], 1024, True, False, False, True, False, False, "in", 0)
+    rows = {"node_feature:0": Rows((9, 64), torch.float32)}
+    nodes, edges = _expected_size(config, 200_000, 1) or (0, 0)
+    pair = 2 * ((8 + 256) * nodes + 16 * edges)
+
+    def found(most: int = pair, num_nodes: int = 200_000, **settings: Any) -> int:
+        return batches_together(replace(config, **settings), rows, num_nodes, pair - 1, pair_bytes=most)
+
+    assert [found(0), found(pair - 1), found(pair), found(9 * pair)] == [1, 1, 2, 2]
+    assert found(num_nodes=1_000_000_000) == 1  # they share few
+    assert found(collect_features=False) == 6  # there are no rows
 
 
 def test_a_wish_where_nobody_knows_how_large_they_are() -> None:
