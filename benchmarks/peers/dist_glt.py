@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import multiprocessing
 import os
 import sys
 import threading
@@ -81,6 +82,8 @@ def serve(job: Job) -> None:
     """Serves a partition until nobody is there to tell it anything."""
     from graphlearn_torch.distributed import init_server, wait_and_shutdown_server
 
+    # GLT makes a counter by the default way to start processes, and gives it to spawned ones, which Python refuses.
+    multiprocessing.set_start_method("spawn")
     count = len(job["addresses"])
     threading.Thread(target=end_with_input, daemon=True).start()
     init_server(count, job["rank"], load_part(job), job["addresses"][0], PORT, num_clients=count)

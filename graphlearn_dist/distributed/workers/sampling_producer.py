@@ -24,7 +24,12 @@ from ...rpc.wire.codec import decode
 from ...rpc.wire.encoded import release
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batches import make_plan, make_schedule, with_own_times
-from ...sampler.epochs.batches_together import batches_together, expected_pair_bytes, most_together_bytes
+from ...sampler.epochs.batches_together import (
+    batches_together,
+    expected_pair_bytes,
+    most_together_bytes,
+    seed_types_of,
+)
 from ...sampler.epochs.schedule import BatchIndices, BatchShare
 from ...telemetry import MadeStats
 from ...telemetry.trace import BatchName
@@ -102,15 +107,13 @@ class SamplingProducer:
         self._share = BatchShare(BatchIndices(0, 0))
         self._num_given = 0
         self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
-        num_nodes, num_edge_types = sum(dataset.schema.num_nodes), len(dataset.schema.edge_types)
-        wish = request.batches_per_message
         self.together = batches_together(
             config,
+            self.plan,
+            seed_types_of(sampler_input, dataset.schema),
             dataset.stores(),
-            num_nodes,
             most_together_bytes(self._worker_bytes),
-            wish,
-            num_edge_types=num_edge_types,
+            request.batches_per_message,
             pair_bytes=expected_pair_bytes(self._worker_bytes) if holders.some_are_asked else 0,
         )
         self._shelf = BatchShelf(name, request.num_workers)
