@@ -221,7 +221,7 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
             (``batches_per_message``), so many in whole messages, and two messages at least (one where it is 1); 64
             messages at most.
         prefetch_bytes: most bytes of batches from each server that are on their way to the trainer or wait for it, as
-            bytes or as text; ``buffer_size`` if None. One batch comes whatever its size.
+            bytes or as text; ``buffer_size`` if None. One message comes whatever its size.
         worker_key: not used; every loader has sampling processes of its own.
         glt_graph: not used.
         workload_type: not used.

@@ -108,8 +108,8 @@ def _expected_size(
 
     def reached(drawn: float, before: float, node_type: int) -> float:
         """Nodes that so many draws add to those that were there before."""
-        count = max(schema.num_nodes[node_type], 1)
-        return drawn if config.is_disjoint else (count - before) * -math.expm1(-drawn / count)
+        count = schema.num_nodes[node_type]
+        return drawn if config.is_disjoint or not count else (count - before) * -math.expm1(-drawn / count)
 
     frontier, edges = [0.0] * len(schema.num_nodes), [0.0] * len(schema.edge_specs)
     ends = 1 if config.sampling_type is SamplingType.NODE else 4  # of a link: two, and as many of a negative one
@@ -121,8 +121,9 @@ def _expected_size(
     for hop in plan.fanouts:
         drawn = [0.0] * len(nodes)
         for edge_type, (fanout, (seed_type, neighbor_type)) in enumerate(zip(hop, schema.edge_specs, strict=True)):
-            edges[edge_type] += frontier[seed_type] * fanout
-            drawn[neighbor_type] += frontier[seed_type] * fanout
+            if schema.num_nodes[neighbor_type]:
+                edges[edge_type] += frontier[seed_type] * fanout
+                drawn[neighbor_type] += frontier[seed_type] * fanout
         frontier = [reached(*of_type, i) for i, of_type in enumerate(zip(drawn, nodes, strict=True))]
         nodes = [before + new for before, new in zip(nodes, frontier, strict=True)]
     return nodes, edges

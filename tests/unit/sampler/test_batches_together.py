@@ -106,6 +106,9 @@ def test_edges_are_drawn_for_nodes_of_their_type() -> None:
     assert both == ([200 + 2000 + 800 * 5, 200 + 800 + 2000 * 3], [2000 + 800 * 5, 800 + 2000 * 3])
     everywhere = replace(config, num_neighbors={None: [10, 5]})
     assert expected_size(everywhere, TYPED, [0]) == expected_size(replace(config, num_neighbors=[10, 5]), TYPED, [0])
+    without_b = replace(TYPED, num_nodes=(MANY_NODES, 0))  # nothing is drawn from it, however large the fan-out
+    assert expected_size(config, without_b, [0]) == ([100, 0], [0, 0])
+    assert expected_size(replace(config, disjoint=False), without_b, [0]) == ([100, 0], [0, 0])
     of_nodes = {"node_feature:1": Rows((9, 25_000), torch.float32)}  # 40 MB of 400 nodes, and 10 MB of 100
     found = replace(config, collect_features=True)
     assert [together(found, TYPED, of_nodes, 100_000_000, seed_types=[i]) for i in (0, 1)] == [2, 1]
