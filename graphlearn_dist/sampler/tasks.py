@@ -182,6 +182,15 @@ class Task(Protocol):
         """The batch."""
 
 
+def seed_types_of(sampler_input: NodeSamplerInput | EdgeSamplerInput, schema: GraphSchema) -> list[int]:
+    """Numbers of the node types that seeds have: one, or those of both ends of links."""
+    if isinstance(sampler_input, NodeSamplerInput):
+        return [schema.node_type_index(sampler_input.input_type, "input_nodes")]
+    named = sampler_input.input_type
+    ends = (None, None) if named is None else (named[0], named[2])
+    return [schema.node_type_index(end, "edge_label_index") for end in ends]
+
+
 class NodeTask:
     """Neighborhoods of nodes: seeds come first, each as often as it was asked for.
 
@@ -191,7 +200,7 @@ class NodeTask:
     def __init__(self, inputs: NodeSamplerInput, schema: GraphSchema, *, own_times: bool = False) -> None:
         self._inputs = inputs
         self.asks = own_times
-        self.seed_type = schema.node_type_index(inputs.input_type, "input_nodes")
+        (self.seed_type,) = seed_types_of(inputs, schema)
 
     async def begin(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> BatchSeeds:
         """See ``Task``."""
@@ -225,7 +234,7 @@ class SubgraphTask:
 
     def __init__(self, inputs: NodeSamplerInput, schema: GraphSchema) -> None:
         self._nodes = inputs.node
-        self.seed_type = schema.node_type_index(inputs.input_type, "input_nodes")
+        (self.seed_type,) = seed_types_of(inputs, schema)
 
     async def begin(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> BatchSeeds:
         """See ``Task``."""
@@ -249,8 +258,7 @@ class LinkTask:
         self._inputs = inputs
         self._config = config
         self._edge_type = edge_type_index(schema, inputs.input_type, "edge_label_index")
-        ends = (None, None) if inputs.input_type is None else (inputs.input_type[0], inputs.input_type[2])
-        self.seed_type, self._target_type = map(schema.node_types.index, ends)
+        self.seed_type, self._target_type = seed_types_of(inputs, schema)
         self._negatives: NegativePool | None = None
         if inputs.neg_sampling is not None:
             counts = (schema.num_nodes[self.seed_type], schema.num_nodes[self._target_type])

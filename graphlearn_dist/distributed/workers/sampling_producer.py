@@ -24,13 +24,9 @@ from ...rpc.wire.codec import decode
 from ...rpc.wire.encoded import release
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batches import make_plan, make_schedule, with_own_times
-from ...sampler.epochs.batches_together import (
-    batches_together,
-    expected_pair_bytes,
-    most_together_bytes,
-    seed_types_of,
-)
+from ...sampler.epochs.batches_together import batches_together, expected_pair_bytes, most_together_bytes
 from ...sampler.epochs.schedule import BatchIndices, BatchShare
+from ...sampler.tasks import seed_types_of
 from ...telemetry import MadeStats
 from ...telemetry.trace import BatchName
 from ..dist_dataset import DistDataset

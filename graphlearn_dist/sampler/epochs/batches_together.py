@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...data.columns import EDGE_COLUMN
-from ...data.schema import EDGE_FEATURE, GraphSchema
-from ..base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
+from ...data.schema import EDGE_FEATURE
+from ..base import SamplingConfig, SamplingType
 from ..plan import SamplingPlan
 
 _MOST_BATCHES = 16
@@ -45,7 +45,7 @@ def batches_together(
     Args:
         config: how batches are sampled.
         plan: the same, resolved.
-        seed_types: see ``seed_types_of``.
+        seed_types: see ``sampler.tasks.seed_types_of``.
         stores: the rows that belong to nodes and edges, by store; their ``shape`` and ``dtype`` count.
         most_bytes: that all of them may take.
         wish: take so many, whatever their edges; as far as neither they nor the tables have too many bytes.
@@ -71,15 +71,6 @@ def batches_together(
     if rows > _SHARE_OF_ROWS_OF_PAIRS * _dot(plan.schema.num_nodes, node_rows):
         by_bytes = max(by_bytes, min(2, pair_bytes // nbytes))
     return max(1, min(by_edges, by_tables, by_bytes))
-
-
-def seed_types_of(sampler_input: NodeSamplerInput | EdgeSamplerInput, schema: GraphSchema) -> list[int]:
-    """Numbers of the node types that seeds have: one, or those of both ends of links."""
-    if isinstance(sampler_input, NodeSamplerInput):
-        return [schema.node_type_index(sampler_input.input_type, "input_nodes")]
-    named = sampler_input.input_type
-    ends = (None, None) if named is None else (named[0], named[2])
-    return [schema.node_type_index(end, "edge_label_index") for end in ends]
 
 
 def most_together_bytes(worker_bytes: int, count: int = _MOST_BATCHES) -> int:

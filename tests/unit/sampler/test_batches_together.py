@@ -18,9 +18,9 @@ from graphlearn_dist.sampler.epochs.batches_together import (
     batches_together,
     expected_pair_bytes,
     most_together_bytes,
-    seed_types_of,
 )
 from graphlearn_dist.sampler.plan import build_plan
+from graphlearn_dist.sampler.tasks import seed_types_of
 
 MUCH = 1 << 40
 MANY_NODES = 4_000_000  # few are reached twice
