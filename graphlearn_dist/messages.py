@@ -7,6 +7,7 @@ of each. Tuples "by node type" and "by edge type" are indexed by them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -46,6 +47,8 @@ class Subgraph:
         trees: by node type, int64 ``[num_nodes]``, the seed (or link) whose tree each node stands in; None unless
             disjoint.
         adjacency: by edge type, the edges in another form; none at all where there is ``edge_index``.
+        unwritten: by edge type, what ``edge_index``, memory that nobody has written yet, is to be written by (a
+            ``_C.EdgeRuns``), or None; none at all where all is written. A batch travels only when it is.
     """
 
     nodes: tuple[torch.Tensor, ...]
@@ -55,6 +58,7 @@ class Subgraph:
     num_sampled_edges: tuple[tuple[int, ...], ...]
     trees: tuple[torch.Tensor | None, ...]
     adjacency: tuple[Adjacency, ...] = ()
+    unwritten: tuple[Any, ...] = ()
 
     @property
     def rows(self) -> tuple[torch.Tensor, ...]:

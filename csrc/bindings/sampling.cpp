@@ -19,9 +19,22 @@ namespace py = pybind11;
 namespace gld {
 namespace {
 
+// The edges of a type: a tensor, or EdgeRuns where they are unwritten.
+py::list edges_of(SampledSubgraph& batch) {
+  py::list edges;
+  for (size_t type = 0; type < batch.edge_index.size(); ++type) {
+    if (batch.edge_index[type].defined())
+      edges.append(std::move(batch.edge_index[type]));
+    else
+      edges.append(std::move(batch.unwritten[type]));
+  }
+  return edges;
+}
+
 py::tuple to_tuple(SampledSubgraph batch) {
-  return py::make_tuple(std::move(batch.nodes), std::move(batch.edge_index), std::move(batch.edge_ids),
-                        batch.num_sampled_nodes, batch.num_sampled_edges, std::move(batch.trees));
+  py::list edges = edges_of(batch);
+  return py::make_tuple(std::move(batch.nodes), std::move(edges), std::move(batch.edge_ids), batch.num_sampled_nodes,
+                        batch.num_sampled_edges, std::move(batch.trees));
 }
 
 Tensor shuffled_range(int64_t begin, int64_t end, int64_t n, uint64_t key) {
@@ -96,6 +109,18 @@ void bind_sampling(py::module_& m) {
       "One hop: (counts int64 [n], neighbors [sum], edge_ids int64 [sum] or None), grouped by node in the order "
       "asked.");
 
+  py::class_<EdgeRuns>(m, "EdgeRuns", "Edges of a batch that are not written yet (see csrc/sampling/edge_runs.h).")
+      .def("__len__", &EdgeRuns::size)
+      .def(
+          "write",
+          [](const EdgeRuns& self, py::object edge_index) {
+            const Tensor out = from_python(edge_index, "edge_index");
+            if (out.dtype != kInt64 || out.shape != std::vector<int64_t>{2, self.size()})
+              throw InvalidArgument(message("edge_index: expected int64 [2, ", self.size(), "]"));
+            GilReleased nogil;  // nobody changes these edges any more
+            self.write(out.as<int64_t>());
+          },
+          py::arg("edge_index"), "Writes them into int64 [2, len(self)].");
   py::class_<BatchBuilder, std::shared_ptr<BatchBuilder>>(
       m, "BatchBuilder",
       "Grows one mini-batch hop by hop (see csrc/sampling/batch_builder.h). One per batch in "
@@ -148,8 +173,18 @@ void bind_sampling(py::module_& m) {
           py::arg("edge_type"), py::arg("counts"), py::arg("neighbors"), py::arg("edge_ids"))
       .def("next_hop", &BatchBuilder::next_hop)
       .def(
-          "finish", [](BatchBuilder& self) { return to_tuple(self.finish()); },
-          "(nodes, edge_index, edge_ids, num_sampled_nodes, num_sampled_edges, trees), each a list by type.")
+          "finish",
+          [](BatchBuilder& self, bool leaves_edges) {
+            SampledSubgraph batch;
+            {
+              const LongWork nogil(self.finish_writes(leaves_edges));
+              batch = self.finish(leaves_edges);
+            }
+            return to_tuple(std::move(batch));
+          },
+          py::arg("leaves_edges") = false,
+          "(nodes, edge_index, edge_ids, num_sampled_nodes, num_sampled_edges, trees), each a list by type. With "
+          "leaves_edges, edges that were added may be EdgeRuns in the place of a tensor.")
       .def(
           "sample",
           [](BatchBuilder& self, const std::vector<HeldGraph>& graphs, const std::vector<std::vector<int64_t>>& fanouts,

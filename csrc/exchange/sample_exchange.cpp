@@ -98,7 +98,8 @@ void SampleExchange::begin_hop_of(const Batch& batch) {
     auto& frontier = frontiers[seed_type];
     if (frontier == nullptr) {
       const HopNodes nodes = batch.builder->frontier(seed_type);
-      Split split = split_by_owner(nodes.ids, *graph_->books[type], pool_.get());
+      const bool is_lean = !nodes.trees.defined() && !nodes.times.defined();
+      Split split = split_by_owner(nodes.ids, *graph_->books[type], pool_.get(), is_lean);
       Tensor trees = taken(nodes.trees, split.positions), times = taken(nodes.times, split.positions);
       frontier = std::make_shared<Frontier>(Frontier{std::move(split), std::move(trees), std::move(times)});
     }

@@ -27,8 +27,13 @@ GLD_SIMD bool outside(const int32_t* ids, int64_t count, int32_t last) { return 
 GLD_SIMD bool outside(const int64_t* ids, int64_t count, int64_t last) { return any_outside(ids, count, last); }
 
 template <typename Id>
+Id last_of(int64_t num_nodes) {
+  return static_cast<Id>(std::min<int64_t>(num_nodes - 1, std::numeric_limits<Id>::max()));
+}
+
+template <typename Id>
 void check(const Id* ids, int64_t count, int64_t num_cols) {
-  const auto last = static_cast<Id>(std::min<int64_t>(num_cols - 1, std::numeric_limits<Id>::max()));
+  const Id last = last_of<Id>(num_cols);
   if (!outside(ids, count, last)) return;
   const Id* bad = std::find_if(ids, ids + count, [last](Id id) { return id < 0 || id > last; });
   throw UnknownId(
@@ -45,6 +50,9 @@ void refuse_row(const int64_t* indptr, int64_t row, int64_t num_edges) {
 void check_neighbors(const int32_t* ids, int64_t count, int64_t num_cols) { check(ids, count, num_cols); }
 void check_neighbors(const int64_t* ids, int64_t count, int64_t num_cols) { check(ids, count, num_cols); }
 
+bool are_nodes(const int32_t* ids, int64_t count, int64_t num_nodes) {
+  return !outside(ids, count, last_of<int32_t>(num_nodes));
+}
 bool are_nodes(const int64_t* ids, int64_t count, int64_t num_nodes) { return !outside(ids, count, num_nodes - 1); }
 
 Tensor degrees_of(const Csr& csr, const Tensor& rows) {

@@ -23,6 +23,7 @@ struct RowSpan {
 void check_neighbors(const int32_t* ids, int64_t count, int64_t num_cols);
 void check_neighbors(const int64_t* ids, int64_t count, int64_t num_cols);
 // Whether all ids [count] are in [0, num_nodes).
+bool are_nodes(const int32_t* ids, int64_t count, int64_t num_nodes);
 bool are_nodes(const int64_t* ids, int64_t count, int64_t num_nodes);
 
 struct RowOffsets {

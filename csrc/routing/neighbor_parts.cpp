@@ -3,20 +3,18 @@
 namespace gld {
 namespace {
 
-void check_buckets(const Tensor& positions, const Tensor& offsets, size_t num_parts) {
-  check_index_vector(positions, "positions");
+void check_buckets(int64_t num_ids, const Tensor& offsets, size_t num_parts) {
   check_index_vector(offsets, "offsets");
-  if (positions.dtype != kInt64 || offsets.dtype != kInt64)
-    throw InvalidArgument("positions, offsets: expected dtype int64, as split_by_owner gives them");
+  if (offsets.dtype != kInt64) throw InvalidArgument("offsets: expected dtype int64, as split_by_owner gives them");
   if (offsets.numel() != static_cast<int64_t>(num_parts) + 1)
     throw InvalidArgument(
         message("offsets: expected ", num_parts + 1, " entries for ", num_parts, " parts, got ", offsets.numel()));
   const int64_t* bounds = offsets.as<int64_t>();
   for (size_t p = 0; p < num_parts; ++p)
     if (bounds[p] > bounds[p + 1]) throw InvalidArgument(message("offsets: expected ascending, fails at ", p + 1));
-  if (bounds[0] != 0 || bounds[num_parts] != positions.numel())
-    throw InvalidArgument(message("offsets: expected to run from 0 to len(positions)=", positions.numel(), ", got ",
-                                  bounds[0], " to ", bounds[num_parts]));
+  if (bounds[0] != 0 || bounds[num_parts] != num_ids)
+    throw InvalidArgument(message("offsets: expected to run from 0 to len(positions)=", num_ids, ", got ", bounds[0],
+                                  " to ", bounds[num_parts]));
 }
 
 void check_part(const NeighborPart& part, size_t p, int64_t bucket) {
@@ -42,8 +40,8 @@ void check_part(const NeighborPart& part, size_t p, int64_t bucket) {
 
 }  // namespace
 
-void check_parts(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts) {
-  check_buckets(positions, offsets, parts.size());
+void check_parts(int64_t num_ids, const Tensor& offsets, const std::vector<NeighborPart>& parts) {
+  check_buckets(num_ids, offsets, parts.size());
   const int64_t* bounds = offsets.as<int64_t>();
   for (size_t p = 0; p < parts.size(); ++p) check_part(parts[p], p, bounds[p + 1] - bounds[p]);
 }

@@ -7,8 +7,8 @@
 namespace gld {
 
 // Throws InvalidArgument, naming the partition, unless every part has the shape of its bucket. Reads `offsets`, which
-// lies on the host, and no other entry.
-void check_parts(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts);
+// lies on the host, and no other entry. `num_ids` were split.
+void check_parts(int64_t num_ids, const Tensor& offsets, const std::vector<NeighborPart>& parts);
 
 // int32 if all non-empty vectors are (all vectors, if all are empty); else int64.
 DType common_dtype(const std::vector<NeighborPart>& parts, Tensor NeighborPart::* field);

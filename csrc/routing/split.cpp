@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "routing/neighbor_parts.h"
@@ -73,12 +74,12 @@ void place_buckets(std::vector<int64_t>& histograms, int64_t num_chunks, int num
   offsets[num_partitions] = place;
 }
 
-// A counting sort in two passes: locate and count, then move.
-template <typename T>
-Split split_many(const T* ids, int64_t n, const PartitionBook& book, ThreadPool* pool) {
+// A counting sort in two passes: locate and count, then move. `Id` is the type of the split's ids.
+template <typename Id, typename T>
+Split split_many(const T* ids, int64_t n, const PartitionBook& book, ThreadPool* pool, bool with_positions) {
   const int num_partitions = book.num_partitions();
-  Split split{empty({n}, kInt64), empty({n}, kInt64), empty({n}, kInt64), empty({num_partitions + 1}, kInt64),
-              empty({n}, kInt32)};
+  Split split{empty({n}, sizeof(Id) == sizeof(int32_t) ? kInt32 : kInt64), empty({n}, kInt64),
+              with_positions ? empty({n}, kInt64) : Tensor{}, empty({num_partitions + 1}, kInt64), empty({n}, kInt32)};
   const Tensor row_buffer = empty({n}, kInt64);
   int32_t* owners = split.owners.as<int32_t>();
   int64_t* located = row_buffer.as<int64_t>();
@@ -90,16 +91,16 @@ Split split_many(const T* ids, int64_t n, const PartitionBook& book, ThreadPool*
     for (int64_t i = begin; i < end; ++i) ++histogram[owners[i]];
   });
   place_buckets(histograms, chunks.num_chunks, num_partitions, split.offsets.as<int64_t>());
-  int64_t* out_ids = split.ids.as<int64_t>();
+  Id* out_ids = split.ids.as<Id>();
   int64_t* rows = split.rows.as<int64_t>();
   int64_t* positions = split.positions.as<int64_t>();
   chunks.run([&](int64_t chunk, int64_t begin, int64_t end) {
     int64_t* places = histograms.data() + chunk * num_partitions;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t place = places[owners[i]]++;
-      out_ids[place] = ids[i];
+      out_ids[place] = static_cast<Id>(ids[i]);
       rows[place] = located[i];
-      positions[place] = i;
+      if (with_positions) positions[place] = i;
     }
   });
   return split;
@@ -374,11 +375,15 @@ void check_scatter(const Tensor& out, const Tensor& positions, const Tensor& row
 
 }  // namespace
 
-Split split_by_owner(const Tensor& ids, const PartitionBook& book, ThreadPool* pool) {
+Split split_by_owner(const Tensor& ids, const PartitionBook& book, ThreadPool* pool, bool is_lean) {
   check_index_vector(ids, "ids");
   if (book.num_partitions() == 1) return split_single(ids, book, pool);
-  return dispatch_index(ids.dtype, "ids",
-                        [&](auto type) { return split_many(ids.as<decltype(type)>(), ids.numel(), book, pool); });
+  return dispatch_index(ids.dtype, "ids", [&](auto type) {
+    const auto* from = ids.as<decltype(type)>();
+    if (is_lean && book.num_ids() <= std::numeric_limits<int32_t>::max())
+      return split_many<int32_t>(from, ids.numel(), book, pool, false);
+    return split_many<int64_t>(from, ids.numel(), book, pool, !is_lean);
+  });
 }
 
 LocatedRows locate_rows(const Tensor& ids, const PartitionBook& book, const std::vector<bool>& is_asked,
@@ -423,7 +428,10 @@ LocatedRows locate_owned(const Tensor& owners, const Tensor& ids, const std::vec
 Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const std::vector<NeighborPart>& parts,
                            ThreadPool* pool, int64_t max_count) {
   if (max_count < -1) throw InvalidArgument(message("max_count: expected at least 0, or -1, got ", max_count));
-  check_parts(positions, offsets, parts);
+  check_index_vector(positions, "positions");
+  if (positions.dtype != kInt64)
+    throw InvalidArgument("positions: expected dtype int64, as split_by_owner gives them");
+  check_parts(positions.numel(), offsets, parts);
   const int64_t* bounds = offsets.as<int64_t>();
   const bool with_edge_ids = have_edge_ids(parts);
   const Stitch stitch = plan_stitch(positions, bounds, parts, pool, max_count);
@@ -436,7 +444,7 @@ Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const
 
 AnswerReader::AnswerReader(const Split& split, const std::vector<NeighborPart>& parts, int64_t max_count)
     : split_(split) {
-  check_parts(split.positions, split.offsets, parts);
+  check_parts(split.owners.numel(), split.offsets, parts);
   has_edge_ids_ = have_edge_ids(parts);
   neighbor_dtype_ = common_dtype(parts, &NeighborPart::neighbors);
   for (const NeighborPart& part : parts) {

@@ -15,15 +15,15 @@ namespace gld {
 // Ids in buckets, one for each owner in ascending order; within a bucket they keep the order in which they came.
 // Bucket p is [offsets[p], offsets[p + 1]) of the three vectors.
 struct Split {
-  Tensor ids;        // int64 [n], global
+  Tensor ids;        // int64 [n], global; of a lean split int32 where the book has so few
   Tensor rows;       // int64 [n], local rows at the owner
-  Tensor positions;  // int64 [n], where each id stood in the input
+  Tensor positions;  // int64 [n], where each id stood in the input; undefined in a lean split
   Tensor offsets;    // int64 [num_partitions + 1]
   Tensor owners;     // int32 [n], of each id of the input
 };
 
-// Raises UnknownId for an id outside the book.
-Split split_by_owner(const Tensor& ids, const PartitionBook& book, ThreadPool* pool);
+// Raises UnknownId for an id outside the book. A lean split has less to write.
+Split split_by_owner(const Tensor& ids, const PartitionBook& book, ThreadPool* pool, bool is_lean = false);
 
 // Copies of rows of partitions that would have to be asked. Without ids there are none.
 struct KeptCopies {
@@ -72,7 +72,7 @@ Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const
                            ThreadPool* pool, int64_t max_count = -1);
 
 // The answers read id by id in the order of the ids that were split, for who writes them somewhere in one pass.
-// Arguments and errors as of stitch_neighbors(); the split must live as long.
+// Arguments and errors as of stitch_neighbors(); the split, which may be lean, must live as long.
 class AnswerReader {
  public:
   AnswerReader(const Split& split, const std::vector<NeighborPart>& parts, int64_t max_count);
@@ -86,17 +86,19 @@ class AnswerReader {
   }
   const int64_t* edge_ids(int part) const { return parts_[static_cast<size_t>(part)].edge_ids.as<int64_t>(); }
 
-  // Calls body(part, first, count) for each of the next `num_ids` ids: its neighbors and edge ids are entries
-  // [first, first + count) of that part's.
-  template <typename Body>
-  void read(int64_t num_ids, Body&& body) {
-    const int32_t* const owners = split_.owners.as<int32_t>();
-    for (const int64_t end = next_ + num_ids; next_ < end; ++next_) {
-      Place& place = places_[static_cast<size_t>(owners[next_])];
-      const int64_t count = *place.count++, first = place.first;
-      place.first += count;
-      body(owners[next_], first, count);
-    }
+  int64_t num_neighbors(int part) const { return parts_[static_cast<size_t>(part)].neighbors.numel(); }
+
+  // What comes for the next id: its neighbors and edge ids are entries [first, first + count) of that part's.
+  struct Answer {
+    int part;
+    int64_t first, count;
+  };
+  Answer next() {
+    const int32_t owner = split_.owners.as<int32_t>()[next_++];
+    Place& place = places_[static_cast<size_t>(owner)];
+    const int64_t count = *place.count++, first = place.first;
+    place.first += count;
+    return {owner, first, count};
   }
 
  private:

@@ -16,9 +16,9 @@ namespace {
 constexpr int64_t kBlock = kBlockLanes;
 constexpr int64_t kCountGrain = 16;  // blocks
 constexpr int64_t kRelabelAhead = 64;
-constexpr int64_t kRead = 512;  // nodes of the frontier whose answers are read before these are relabelled
 constexpr int64_t kReadAhead = 128;
 constexpr int64_t kSmallestCapacity = 1024;
+constexpr int64_t kManyEdges = 1 << 15;  // fewer are written in the time that it takes to leave them to somebody
 
 // Asks for the entries of all ids at once, before they are inserted one by one.
 template <typename Table, typename Id>
@@ -30,6 +30,35 @@ void prefetch(Table& members, const Id* ids, int64_t count) {
       },
       members);
 }
+
+// What a node of the frontier has, as add_hop() was given it.
+template <typename Id>
+struct AnsweredEdges {
+  const Id* ids;
+  const int64_t* edge_ids;  // null where they are not wanted
+  int64_t count;
+  int64_t readable;  // entries from `ids` on that may be read, at least `count`
+};
+
+// Answers on their way from where they came to where they are relabelled, a few thousand edges at a time: these loops
+// are about as long as they can be without leaving a core's first cache.
+template <typename Id>
+struct StagedIds {
+  static constexpr int64_t kRoom = 4096;
+  static constexpr int64_t kLanes = 16;  // most nodes have few edges: so many are copied at once, whatever is behind
+
+  int64_t size = 0;
+  Id ids[kRoom + kLanes];
+  int64_t trees[kRoom + kLanes];  // of a disjoint batch
+
+  // Only where there is room for `count`, and for kLanes.
+  void add(const Id* from, int64_t count, int64_t readable) {
+    if (count <= kLanes && readable >= kLanes)
+      std::memcpy(ids + size, from, kLanes * sizeof(Id));
+    else
+      std::copy_n(from, count, ids + size);
+  }
+};
 
 // The first stage of a hop, block by block of the frontier: which neighbors are picked, and who they are.
 template <typename Graph>
@@ -74,6 +103,29 @@ struct PickKernel {
     check_neighbors(rows + begin, end - begin, num_neighbors);
   }
 };
+
+// Ids of neighbors that came from elsewhere.
+template <typename Id>
+void check_added(const Id* ids, int64_t count, int64_t limit) {
+  if (are_nodes(ids, count, limit)) return;
+  const int64_t id = *std::find_if(ids, ids + count, [&](int64_t each) { return each < 0 || each >= limit; });
+  throw UnknownId(message("neighbors: node id ", id, " is outside [0, ", limit, ")"));
+}
+
+Tensor as_int64(const Tensor& values) {
+  if (values.dtype == kInt64) return values;
+  Tensor out = empty({values.numel()}, kInt64);
+  std::copy_n(values.as<int32_t>(), values.numel(), out.as<int64_t>());
+  return out;
+}
+
+// From one entry on, half of the entries of a tensor, with one extent.
+Tensor half(const Tensor& pairs, int64_t first) {
+  Tensor out = pairs;
+  out.data = pairs.as<int64_t>() + first;
+  out.shape = {pairs.numel() / 2};
+  return out;
+}
 
 }  // namespace
 
@@ -142,7 +194,7 @@ BatchBuilder::BatchBuilder(std::vector<int64_t> num_nodes, std::vector<EdgeTypeS
     if (spec.seed_type < 0 || spec.seed_type >= num_types || spec.neighbor_type < 0 || spec.neighbor_type >= num_types)
       throw InvalidArgument(message("edge_types: node types ", spec.seed_type, ", ", spec.neighbor_type,
                                     " are outside [0, ", num_types, ")"));
-    edges_.push_back({spec, {}, {}, 0, {}});
+    edges_.push_back({spec, {}, {}, {}, 0, {}});
   }
 }
 
@@ -191,6 +243,7 @@ void BatchBuilder::begin(int64_t num_seeds, int64_t max_new_nodes, bool with_edg
   }
   for (EdgeState& edge : edges_) {
     edge.pairs.clear();
+    edge.runs.clear();
     if (with_edge_ids) edge.edge_ids.clear();
     edge.hop_edges = 0;
     edge.per_hop.clear();
@@ -282,40 +335,64 @@ int64_t BatchBuilder::frontier_size(int node_type) const {
   return node.frontier_end - node.frontier_begin;
 }
 
-int64_t BatchBuilder::extend(EdgeState& edge, int64_t count) {
-  const int64_t first = edge.pairs.size();
-  edge.pairs.extend(count);
-  if (with_edge_ids_) {
-    edge.edge_ids.reserve(first + count);
-    edge.edge_ids.set_size(first + count);
-  }
+void BatchBuilder::check_way(const EdgeState& edge, bool is_sampled_here) const {
+  if ((is_sampled_here ? edge.runs.size() : edge.pairs.size()) > 0)
+    throw InvalidArgument("hop: expected all hops of a batch to be sampled here, or all to be added, got both");
+}
+
+void BatchBuilder::reserve(EdgeState& edge, int64_t count) {
+  if (with_edge_ids_) edge.edge_ids.reserve(edge.edge_ids.size() + count);
   GrowingArray& nodes = nodes_[edge.spec.neighbor_type].nodes;
   nodes.reserve(nodes.size() + count + 1);  // one spare: the branch-free insert writes before it knows
   if (disjoint_) nodes_[edge.spec.neighbor_type].trees.reserve(nodes.size() + count + 1);
   edge.hop_edges += count;
+}
+
+int64_t BatchBuilder::extend(EdgeState& edge, int64_t count) {
+  reserve(edge, count);
+  const int64_t first = edge.pairs.size();
+  edge.pairs.extend(count);
+  if (with_edge_ids_) edge.edge_ids.set_size(first + count);
   return first;
 }
 
-void BatchBuilder::relabel(EdgeState& edge, int64_t begin, int64_t end) {
-  if (disjoint_) return relabel_in_trees(edge, begin, end);
+template <typename Id, typename Local, typename TreeOf>
+void BatchBuilder::relabel(EdgeState& edge, const Id* ids, int64_t count, Local* locals, TreeOf tree_of) {
   NodeState& node = nodes_[edge.spec.neighbor_type];
-  int64_t* rows = edge.pairs.rows();
   int64_t* nodes = node.nodes.data();
   int64_t next = node.nodes.size();
-  std::visit(
-      [&](auto& members) {
-        auto table = members.view(end - begin);
-        for (int64_t e = begin; e < std::min(begin + kRelabelAhead, end); ++e) table.prefetch(rows[e]);
-        for (int64_t e = begin; e < end; ++e) {
-          if (e + kRelabelAhead < end) table.prefetch(rows[e + kRelabelAhead]);
-          const int64_t id = rows[e];
-          uint32_t is_new;
-          rows[e] = table.insert(id, static_cast<uint32_t>(next), &is_new);
-          nodes[next] = id;
-          next += is_new;
-        }
-      },
-      node.table);
+  if (disjoint_) {
+    int64_t* trees = node.trees.data();
+    if (next + count > std::numeric_limits<uint32_t>::max())
+      throw InvalidArgument("batch: a disjoint batch may hold fewer than 2^32 nodes of a type; use smaller batches");
+    auto table = node.tree_table.view(count);
+    const auto key = [&](int64_t e) { return tree_of(e) * node.num_nodes + static_cast<int64_t>(ids[e]); };
+    for (int64_t e = 0; e < count; ++e) {
+      if (e + kRelabelAhead < count) table.prefetch(key(e + kRelabelAhead));
+      const int64_t id = ids[e], tree = tree_of(e);
+      uint32_t is_new;
+      locals[e] = table.insert(key(e), static_cast<uint32_t>(next), &is_new);
+      nodes[next] = id;
+      trees[next] = tree;
+      next += is_new;
+    }
+    node.trees.set_size(next);
+  } else {
+    std::visit(
+        [&](auto& members) {
+          auto table = members.view(count);
+          for (int64_t e = 0; e < std::min(kRelabelAhead, count); ++e) table.prefetch(ids[e]);
+          for (int64_t e = 0; e < count; ++e) {
+            if (e + kRelabelAhead < count) table.prefetch(ids[e + kRelabelAhead]);
+            const int64_t id = ids[e];
+            uint32_t is_new;
+            locals[e] = table.insert(id, static_cast<uint32_t>(next), &is_new);
+            nodes[next] = id;
+            next += is_new;
+          }
+        },
+        node.table);
+  }
   node.nodes.set_size(next);
   check_num_nodes(node);
 }
@@ -325,33 +402,6 @@ void BatchBuilder::check_num_nodes(NodeState& node) const {
   if (node.nodes.size() <= limit) return;
   std::visit([](auto& table) { table.spoil(); }, node.table);
   throw InvalidArgument(message("batch: expected at most ", limit, " nodes of a type, got ", node.nodes.size()));
-}
-
-void BatchBuilder::relabel_in_trees(EdgeState& edge, int64_t begin, int64_t end) {
-  NodeState& node = nodes_[edge.spec.neighbor_type];
-  const int64_t* seed_trees = nodes_[edge.spec.seed_type].trees.data();
-  int64_t* rows = edge.pairs.rows();
-  const int64_t* cols = edge.pairs.cols();
-  int64_t* nodes = node.nodes.data();
-  int64_t* trees = node.trees.data();
-  int64_t next = node.nodes.size();
-  if (next + end - begin > std::numeric_limits<uint32_t>::max())
-    throw InvalidArgument("batch: a disjoint batch may hold fewer than 2^32 nodes of a type; use smaller batches");
-  auto table = node.tree_table.view(end - begin);
-  const auto key = [&](int64_t e) { return seed_trees[cols[e]] * node.num_nodes + rows[e]; };
-  for (int64_t e = begin; e < end; ++e) {
-    if (e + kRelabelAhead < end) table.prefetch(key(e + kRelabelAhead));
-    const int64_t id = rows[e], tree = seed_trees[cols[e]];
-    uint32_t is_new;
-    const uint32_t local = table.insert(key(e), static_cast<uint32_t>(next), &is_new);
-    nodes[next] = id;
-    trees[next] = tree;
-    rows[e] = local;
-    next += is_new;
-  }
-  node.nodes.set_size(next);
-  node.trees.set_size(next);
-  check_num_nodes(node);
 }
 
 template <typename Graph>
@@ -398,7 +448,10 @@ void BatchBuilder::sample_frontier(EdgeState& edge, const Graph& graph, uint64_t
       if (picked >= 0) kernel.read(picked);
       if (read >= 0)
         blocks.finish(read, [&](int64_t begin, int64_t end) {
-          relabel(edge, first_edge + offsets[begin], first_edge + offsets[end]);
+          int64_t* const rows = kernel.rows + offsets[begin];
+          const int64_t* const cols = kernel.cols + offsets[begin];
+          const int64_t* const seed_trees = seeds.trees.data();
+          relabel(edge, rows, offsets[end] - offsets[begin], rows, [=](int64_t e) { return seed_trees[cols[e]]; });
         });
       read = picked;
       picked = block;
@@ -417,6 +470,7 @@ void BatchBuilder::check_extents(const EdgeState& edge, int64_t num_rows, int64_
 
 void BatchBuilder::sample_hop(int edge_type, const Csr& csr, const HopDraw& draw, ThreadPool& pool) {
   EdgeState& edge = edge_state(edge_type);
+  check_way(edge, true);
   check_draw(csr, draw, !tree_times_.empty());
   check_extents(edge, csr.num_rows(), csr.num_cols);
   if (draw.fanout == 0) return;
@@ -432,6 +486,7 @@ void BatchBuilder::sample_hop(int edge_type, const Csr& csr, const HopDraw& draw
 void BatchBuilder::sample_hop(int edge_type, const CsrPieces& graph, const HopDraw& draw, ThreadPool& pool) {
   EdgeState& edge = edge_state(edge_type);
   const NodeState& seeds = nodes_[edge.spec.seed_type];
+  check_way(edge, true);
   for (const auto& csr : graph.pieces) check_draw(*csr, draw, !tree_times_.empty());
   check_extents(edge, graph.num_rows(), graph.num_cols());
   if (draw.fanout == 0) return;
@@ -457,6 +512,7 @@ void BatchBuilder::add_hop(int edge_type, const Tensor& counts, const Tensor& ne
   EdgeState& edge = edge_state(edge_type);
   const NodeState& seeds = nodes_[edge.spec.seed_type];
   const int64_t num_seeds = seeds.frontier_end - seeds.frontier_begin;
+  check_way(edge, false);
   check_index_vector(counts, "counts");
   check_index_vector(neighbors, "neighbors");
   if (counts.dtype != kInt64 || counts.shape[0] != num_seeds)
@@ -479,14 +535,17 @@ void BatchBuilder::add_hop(int edge_type, const Tensor& counts, const Tensor& ne
       throw InvalidArgument(
           message("edge_ids: expected [", total, "], one per neighbor, got [", edge_ids.shape[0], "]"));
   }
-  const int64_t first = extend(edge, total);
-  fill_cols(edge, counts.as<int64_t>(), first);
-  if (with_edge_ids_)
-    dispatch_index(edge_ids.dtype, "edge_ids",
-                   [&](auto tag) { std::copy_n(edge_ids.as<decltype(tag)>(), total, edge.edge_ids.data() + first); });
-  dispatch_index(neighbors.dtype, "neighbors",
-                 [&](auto tag) { std::copy_n(neighbors.as<decltype(tag)>(), total, edge.pairs.rows() + first); });
-  relabel_checked(edge, first, first + total);
+  const Tensor edges = with_edge_ids_ ? as_int64(edge_ids) : Tensor{};
+  const int64_t* of_node = counts.as<int64_t>();
+  dispatch_index(neighbors.dtype, "neighbors", [&](auto tag) {
+    int64_t at = 0;
+    add_runs<decltype(tag)>(edge, total, [&]() -> AnsweredEdges<decltype(tag)> {
+      const int64_t from = at, count = *of_node++;
+      at += count;
+      return {neighbors.as<decltype(tag)>() + from, with_edge_ids_ ? edges.as<int64_t>() + from : nullptr, count,
+              total - from};
+    });
+  });
 }
 
 void BatchBuilder::add_hop(int edge_type, const Split& frontier, const std::vector<NeighborPart>& parts,
@@ -494,53 +553,57 @@ void BatchBuilder::add_hop(int edge_type, const Split& frontier, const std::vect
   EdgeState& edge = edge_state(edge_type);
   const NodeState& seeds = nodes_[edge.spec.seed_type];
   const int64_t num_seeds = seeds.frontier_end - seeds.frontier_begin;
-  if (frontier.positions.numel() != num_seeds)
-    throw InvalidArgument(message("frontier: expected ", num_seeds, " nodes, got ", frontier.positions.numel()));
+  check_way(edge, false);
+  if (frontier.owners.numel() != num_seeds)
+    throw InvalidArgument(message("frontier: expected ", num_seeds, " nodes, got ", frontier.owners.numel()));
   AnswerReader answers(frontier, parts, max_count);
   if (with_edge_ids_ && answers.total() > 0 && !answers.has_edge_ids())
     throw InvalidArgument(message("edge_ids: expected [", answers.total(), "], one per neighbor, got none"));
-  int64_t next = extend(edge, answers.total());
-  int64_t* const rows = edge.pairs.rows();
-  int64_t* const cols = edge.pairs.cols();
   dispatch_index(answers.neighbor_dtype(), "neighbors", [&](auto tag) {
-    for (int64_t node = seeds.frontier_begin; node < seeds.frontier_end;) {
-      const int64_t first = next;
-      answers.read(std::min(kRead, seeds.frontier_end - node), [&](int part, int64_t from, int64_t count) {
-        const auto* ids = answers.neighbors<decltype(tag)>(part) + from;
-        __builtin_prefetch(ids + kReadAhead);
-        for (int64_t j = 0; j < count; ++j) {
-          rows[next + j] = ids[j];
-          cols[next + j] = node;
-        }
-        if (with_edge_ids_) std::copy_n(answers.edge_ids(part) + from, count, edge.edge_ids.data() + next);
-        next += count;
-        ++node;
-      });
-      relabel_checked(edge, first, next);
-    }
+    add_runs<decltype(tag)>(edge, answers.total(), [&]() -> AnsweredEdges<decltype(tag)> {
+      const auto [part, from, count] = answers.next();
+      const auto* ids = answers.neighbors<decltype(tag)>(part) + from;
+      __builtin_prefetch(ids + kReadAhead);
+      return {ids, with_edge_ids_ ? answers.edge_ids(part) + from : nullptr, count, answers.num_neighbors(part) - from};
+    });
   });
 }
 
-void BatchBuilder::fill_cols(EdgeState& edge, const int64_t* counts, int64_t first) {
+template <typename Id, typename Read>
+void BatchBuilder::add_runs(EdgeState& edge, int64_t total, Read read) {
   const NodeState& seeds = nodes_[edge.spec.seed_type];
-  int64_t* cols = edge.pairs.cols() + first;
-  for (int64_t node = seeds.frontier_begin; node < seeds.frontier_end; ++node)
-    cols = std::fill_n(cols, *counts++, node);
-}
-
-void BatchBuilder::relabel_checked(EdgeState& edge, int64_t begin, int64_t end) {
-  constexpr int64_t kChecked = int64_t{1} << 13;  // ids that are still in a core's cache when they are relabelled
-  const auto limit = static_cast<uint64_t>(nodes_[edge.spec.neighbor_type].num_nodes);
-  for (int64_t first = begin; first < end; first += kChecked) {
-    const int64_t last = std::min(first + kChecked, end);
-    const int64_t* rows = edge.pairs.rows();
-    if (!are_nodes(rows + first, last - first, static_cast<int64_t>(limit))) {
-      const int64_t id =
-          *std::find_if(rows + first, rows + last, [&](int64_t each) { return static_cast<uint64_t>(each) >= limit; });
-      throw UnknownId(message("neighbors: node id ", id, " is outside [0, ", limit, ")"));
+  const int64_t limit = nodes_[edge.spec.neighbor_type].num_nodes;
+  reserve(edge, total);
+  const int64_t first_node = seeds.frontier_begin, num_seeds = seeds.frontier_end - first_node;
+  EdgeRuns::Added to = edge.runs.extend(first_node, num_seeds, total);
+  StagedIds<Id> staged;
+  const auto relabel_staged = [&] {
+    check_added(staged.ids, staged.size, limit);
+    relabel(edge, staged.ids, staged.size, to.rows, [&](int64_t e) { return staged.trees[e]; });
+    to.rows += staged.size;
+    staged.size = 0;
+  };
+  for (int64_t node = first_node; node < seeds.frontier_end; ++node) {
+    AnsweredEdges<Id> given = read();
+    *to.counts++ = static_cast<uint32_t>(given.count);
+    if (given.edge_ids != nullptr) {
+      const int64_t before = edge.edge_ids.size();
+      std::copy_n(given.edge_ids, given.count, edge.edge_ids.data() + before);
+      edge.edge_ids.set_size(before + given.count);
     }
-    relabel(edge, first, last);
+    for (;;) {
+      const int64_t count = std::min(given.count, StagedIds<Id>::kRoom - staged.size);
+      staged.add(given.ids, count, given.readable);
+      if (disjoint_) std::fill_n(staged.trees + staged.size, count, seeds.trees.data()[node]);
+      staged.size += count;
+      if (count == given.count) break;
+      relabel_staged();
+      given.ids += count;
+      given.count -= count;
+      given.readable -= count;
+    }
   }
+  relabel_staged();
 }
 
 void BatchBuilder::next_hop() {
@@ -555,7 +618,13 @@ void BatchBuilder::next_hop() {
   }
 }
 
-SampledSubgraph BatchBuilder::finish() {
+bool BatchBuilder::finish_writes(bool leaves_edges) const {
+  return std::any_of(edges_.begin(), edges_.end(), [&](const EdgeState& edge) {
+    return edge.runs.size() >= kManyEdges && !leaves_edges;
+  });
+}
+
+SampledSubgraph BatchBuilder::finish(bool leaves_edges) {
   SampledSubgraph out;
   for (NodeState& node : nodes_) {
     out.nodes.push_back(node.nodes.view(0, node.nodes.size()));
@@ -563,14 +632,17 @@ SampledSubgraph BatchBuilder::finish() {
     out.num_sampled_nodes.push_back(node.per_hop);
   }
   for (EdgeState& edge : edges_) {
-    const int64_t count = edge.pairs.size();
-    Tensor rows = edge.pairs.view();
-    out.edge_index.push_back(rows);
-    rows.shape = {count};
-    Tensor cols = rows;
-    cols.data = edge.pairs.cols();
-    out.rows.push_back(std::move(rows));
-    out.cols.push_back(std::move(cols));
+    const int64_t num_added = edge.runs.size(), count = edge.pairs.size() + num_added;
+    const bool is_left = leaves_edges && num_added >= kManyEdges;
+    out.unwritten.push_back(is_left ? edge.runs.share() : EdgeRuns());
+    Tensor pairs = is_left ? Tensor{} : edge.pairs.view();
+    if (num_added > 0 && !is_left) {
+      pairs = empty({2, num_added}, kInt64);
+      edge.runs.write(pairs.as<int64_t>());
+    }
+    out.edge_index.push_back(pairs);
+    out.rows.push_back(is_left ? Tensor{} : half(pairs, 0));
+    out.cols.push_back(is_left ? Tensor{} : half(pairs, count));
     out.edge_ids.push_back(with_edge_ids_ ? edge.edge_ids.view(0, count) : Tensor{});
     out.num_sampled_edges.push_back(edge.per_hop);
   }

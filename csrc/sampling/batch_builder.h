@@ -5,7 +5,8 @@
 // first one standing for the node afterwards; or collapsed where asked), then new nodes in the order of the edges that
 // reached them. In a disjoint batch each seed grows a tree of its own: a node is new once per tree. A hop is
 // either sampled here from a graph at hand (`sample_hop`: pick and relabel in one pass over blocks) or added from
-// elsewhere (`add_hop`); both give the same batch. Within a hop the edge types are served in the order of the calls.
+// elsewhere (`add_hop`); both give the same batch, which has all hops along an edge type in one of these ways. Within a
+// hop the edge types are served in the order of the calls.
 //
 // Not thread-safe: one builder per batch in flight. Outputs are handed out in pooled memory, written once.
 #pragma once
@@ -20,6 +21,7 @@
 #include "graph/csr_pieces.h"
 #include "routing/split.h"
 #include "sampling/cpu/pick_block.h"
+#include "sampling/edge_runs.h"
 #include "sampling/neighbor_sampler.h"
 #include "sampling/relabel_table.h"
 
@@ -69,6 +71,7 @@ struct SampledSubgraph {
   std::vector<Tensor> trees;                            // per node type, int64; undefined unless disjoint
   std::vector<Tensor> edge_index;                       // per edge type, int64 [2, edges], local: neighbors, seeds
   std::vector<Tensor> rows, cols;                       // its two rows
+  std::vector<EdgeRuns> unwritten;                      // per edge type, what edge_index still lacks; mostly none
   std::vector<Tensor> edge_ids;                         // per edge type, int64, global; undefined unless asked for
   std::vector<std::vector<int64_t>> num_sampled_nodes;  // [node type][hop], hop 0 are the seeds
   std::vector<std::vector<int64_t>> num_sampled_edges;  // [edge type][hop]
@@ -110,8 +113,11 @@ class BatchBuilder {
   // Ends a hop: the nodes it added are the next frontier.
   void next_hop();
 
-  // Hands out the batch.
-  SampledSubgraph finish();
+  // Hands out the batch. With `leaves_edges`, many edges of a type that were added by add_hop() are left to
+  // EdgeRuns::write(): its `edge_index`, `rows` and `cols` are undefined.
+  SampledSubgraph finish(bool leaves_edges = false);
+  // Whether finish() writes many edges, which takes a while.
+  bool finish_writes(bool leaves_edges) const;
 
  private:
   using Table = std::variant<DenseRelabelTable, HashRelabelTable>;
@@ -126,7 +132,8 @@ class BatchBuilder {
   };
   struct EdgeState {
     EdgeTypeSpec spec;
-    EdgePairs pairs;
+    EdgePairs pairs;  // of sample_hop()
+    EdgeRuns runs;    // of add_hop()
     GrowingArray edge_ids;
     int64_t hop_edges = 0;
     std::vector<int64_t> per_hop;
@@ -135,15 +142,17 @@ class BatchBuilder {
   // What bounds the nodes of a type in a batch.
   int64_t max_local(const NodeState& node, int64_t num_seeds, int64_t max_new_nodes, bool disjoint) const;
   int64_t add_seed(NodeState& node, int64_t id, bool unique);
-  // Extends the edge arrays by `count` slots and the neighbor type's nodes likewise; gives the first slot.
+  // Makes room for `count` more edges: for their ids, where wanted, and for as many neighbors.
+  void reserve(EdgeState& edge, int64_t count);
+  // The same in `pairs`, too; gives the first slot there.
   int64_t extend(EdgeState& edge, int64_t count);
-  // Writes the nodes of the frontier into cols[first ...), each as often as it has neighbors.
-  void fill_cols(EdgeState& edge, const int64_t* counts, int64_t first);
-  // Replaces the global ids in rows[begin, end) by local ids, adding new nodes.
-  void relabel(EdgeState& edge, int64_t begin, int64_t end);
-  void relabel_in_trees(EdgeState& edge, int64_t begin, int64_t end);
-  // The same of ids that came from elsewhere: those outside the graph throw UnknownId.
-  void relabel_checked(EdgeState& edge, int64_t begin, int64_t end);
+  // Local ids of the neighbors of edges, by their global ids: new ones become nodes. In a disjoint batch, tree_of(e) is
+  // the tree of edge e.
+  template <typename Id, typename Local, typename TreeOf>
+  void relabel(EdgeState& edge, const Id* ids, int64_t count, Local* locals, TreeOf tree_of);
+  // Adds the edges of the frontier's nodes, `total` in all: read(from) puts what the next node has into it.
+  template <typename Id, typename Read>
+  void add_runs(EdgeState& edge, int64_t total, Read read);
   // Throws if a node type has more nodes than begin() was told. What was relabeled until then is of no use.
   void check_num_nodes(NodeState& node) const;
   void check_extents(const EdgeState& edge, int64_t num_rows, int64_t num_cols) const;
@@ -151,6 +160,7 @@ class BatchBuilder {
   template <typename Graph>
   void sample_frontier(EdgeState& edge, const Graph& graph, uint64_t key, ThreadPool& pool);
   EdgeState& edge_state(int edge_type);
+  void check_way(const EdgeState& edge, bool is_sampled_here) const;
   const NodeState& node_state(int node_type) const;
   // Times of the frontier's nodes; undefined where seeds have none.
   Tensor frontier_times(const NodeState& node) const;

@@ -22,6 +22,8 @@ from .tasks import GraphAccess, TaskResult, make_task
 
 T = TypeVar("T")
 
+_EDGES = "edge_index"
+
 
 def make_schedule(
     sampler_input: NodeSamplerInput | EdgeSamplerInput, config: SamplingConfig, near: torch.Tensor | None = None
@@ -45,6 +47,8 @@ class BatchMaker:
         config: how to sample.
         near: see ``make_schedule``.
         counts: where the time of finding seeds is counted, if anywhere.
+        leaves_edges: those of large batches may be left unwritten where the task does not read them, see
+            ``unwritten_edges``.
 
     Raises:
         InvalidArgumentError: input and config do not belong together.
@@ -58,6 +62,8 @@ class BatchMaker:
         config: SamplingConfig,
         near: torch.Tensor | None = None,
         counts: BatchCounts | None = None,
+        *,
+        leaves_edges: bool = False,
     ) -> None:
         self.schedule = make_schedule(sampler_input, config, near)
         self._graph = graph
@@ -66,6 +72,7 @@ class BatchMaker:
         self._input_id = sampler_input.input_id if isinstance(sampler_input, NodeSamplerInput) else None
         self._schema = schema
         self._is_compressed = config.edge_format == "adj_t"
+        self._leaves_edges = leaves_edges and not self._is_compressed and not self._task.reads_edges
 
     async def make(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
         """Batch ``index`` of ``epoch`` without the rows that are looked up for it (see ``wanted_rows``)."""
@@ -81,7 +88,8 @@ class BatchMaker:
         seeds = await self._each(task.begin(graph, positions, epoch=epoch, index=index) for positions, index in named)
         self._counts.add_seeds(perf_counter_ns() - begun)
         sampled = await graph.sample(
-            [(of_batch.lists, epoch, index) for of_batch, (_, index) in zip(seeds, named, strict=True)]
+            [(of_batch.lists, epoch, index) for of_batch, (_, index) in zip(seeds, named, strict=True)],
+            leaves_edges=self._leaves_edges,
         )
         made = await self._each(task.finish(graph, *each) for each in zip(seeds, sampled, strict=True))
         return [self._batch(of, *name, epoch, run) for of, name in zip(made, named, strict=True)]
@@ -98,7 +106,7 @@ class BatchMaker:
         begun = begun or perf_counter_ns()
         seeds = await task.begin(graph, positions, epoch=epoch, index=index)
         self._counts.add_seeds(perf_counter_ns() - begun)
-        (sampled,) = await graph.sample(((seeds.lists, epoch, index),))
+        (sampled,) = await graph.sample(((seeds.lists, epoch, index),), leaves_edges=self._leaves_edges)
         return self._batch(await task.finish(graph, seeds, sampled), positions, index, epoch, run)
 
     async def _each(self, steps: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -144,6 +152,29 @@ def wanted_rows(batch: SampledBatch, stores: frozenset[str]) -> dict[str, torch.
     return wanted
 
 
+def unwritten_edges(batch: SampledBatch) -> dict[str, torch.Tensor]:
+    """The edges of a batch that are still to be written, by a name for each edge type."""
+    pairs = batch.subgraph.edge_index
+    unwritten = enumerate(batch.subgraph.unwritten)
+    return {store_name(_EDGES, i): pairs[i] for i, runs in unwritten if runs is not None}
+
+
+def write_edges(batch: SampledBatch, places: Mapping[str, torch.Tensor]) -> None:
+    """Writes them to these places, by the same names."""
+    for i, runs in enumerate(batch.subgraph.unwritten):
+        if runs is not None:
+            runs.write(places[store_name(_EDGES, i)])
+
+
+def with_edges(batch: SampledBatch, places: Mapping[str, torch.Tensor]) -> SampledBatch:
+    """The batch with the edges that were, or will be, written to these places; itself where it lacks none."""
+    if not batch.subgraph.unwritten:
+        return batch
+    edges = zip(batch.subgraph.edge_index, batch.subgraph.unwritten, strict=True)
+    pairs = [pair if runs is None else places[store_name(_EDGES, i)] for i, (pair, runs) in enumerate(edges)]
+    return replace(batch, subgraph=replace(batch.subgraph, edge_index=tuple(pairs), unwritten=()))
+
+
 def rows_by_store(batch: SampledBatch) -> dict[str, torch.Tensor]:
     """The looked-up rows of a batch by the name of their store."""
     kinds = ((NODE_FEATURE, batch.node_features), (NODE_LABEL, batch.node_labels), (EDGE_FEATURE, batch.edge_features))
@@ -152,7 +183,11 @@ def rows_by_store(batch: SampledBatch) -> dict[str, torch.Tensor]:
 
 
 def with_rows(batch: SampledBatch, rows: Mapping[str, torch.Tensor]) -> SampledBatch:
-    """The batch with these looked-up rows (by the name of their store) and no others."""
+    """The batch with these looked-up rows (by the name of their store) and no others.
+
+    Edges that were unwritten are those among ``rows``, by the names of ``unwritten_edges``.
+    """
+    batch = with_edges(batch, rows)
 
     def by_type(kind: str, old: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
         return tuple([rows.get(store_name(kind, i)) for i in range(len(old))])  # a generator is called for each entry

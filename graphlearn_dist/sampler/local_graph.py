@@ -22,14 +22,22 @@ from .tasks import InducedEdges, NamedSeeds, Sampled, SeedList
 
 def to_subgraph(arrays: tuple[Any, ...]) -> Subgraph:
     """A ``Subgraph`` from what ``_C.BatchBuilder`` hands out."""
-    nodes, edge_index, edge_ids, num_nodes, num_edges, trees = arrays
+    nodes, edges, edge_ids, num_nodes, num_edges, trees = arrays
+    unwritten = [each if isinstance(each, _C.EdgeRuns) else None for each in edges]
     return Subgraph(
         nodes=tuple(map(to_tensor, nodes)),
-        edge_index=tuple(map(to_tensor, edge_index)),
+        # Large tensors are address space only as long as nobody writes them.
+        edge_index=tuple(
+            [
+                to_tensor(each) if runs is None else torch.empty((2, len(runs)), dtype=torch.int64)
+                for each, runs in zip(edges, unwritten, strict=True)
+            ]
+        ),
         edge_ids=tuple(map(to_optional_tensor, edge_ids)),
         num_sampled_nodes=tuple(map(tuple, num_nodes)),
         num_sampled_edges=tuple(map(tuple, num_edges)),
         trees=tuple(map(to_optional_tensor, trees)),
+        unwritten=tuple(unwritten) if any(unwritten) else (),
     )
 
 
@@ -117,8 +125,8 @@ class LocalGraph:
         self._sampler = HopSampler(plan, self._graphs, num_threads)
         self._pool = thread_pool(num_threads)
 
-    async def sample(self, wanted: Sequence[NamedSeeds]) -> list[Sampled]:
-        """See ``GraphAccess``."""
+    async def sample(self, wanted: Sequence[NamedSeeds], *, leaves_edges: bool = False) -> list[Sampled]:
+        """See ``GraphAccess``; edges are written as they are sampled."""
         return self._sampler.sample(wanted)
 
     async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -78,8 +78,11 @@ class GraphAccess(Protocol):
 
     device: torch.device
 
-    async def sample(self, wanted: Sequence[NamedSeeds]) -> list[Sampled]:
-        """The sampled neighborhoods of the seeds of some batches; other processes are asked for all of them at once."""
+    async def sample(self, wanted: Sequence[NamedSeeds], *, leaves_edges: bool = False) -> list[Sampled]:
+        """The sampled neighborhoods of the seeds of some batches; other processes are asked for all of them at once.
+
+        ``leaves_edges``: edges may come unwritten (``Subgraph.unwritten``), to be written where they are wanted.
+        """
 
     async def draw_neighbors(
         self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor | None = None
@@ -167,6 +170,7 @@ class Task(Protocol):
     Attributes:
         seed_type: number of the seeds' node type.
         asks: whether it asks the graph for more than that neighborhood.
+        reads_edges: whether it reads the edges of that neighborhood, or replaces them.
     """
 
     @property
@@ -174,6 +178,9 @@ class Task(Protocol):
 
     @property
     def asks(self) -> bool: ...
+
+    @property
+    def reads_edges(self) -> bool: ...
 
     async def begin(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> BatchSeeds:
         """What the batch of some positions of the input (int64 ``[n]``) is sampled from."""
@@ -196,6 +203,8 @@ class NodeTask:
 
     With ``own_times``, the time of a seed is that of its node, looked up where it lies.
     """
+
+    reads_edges = False
 
     def __init__(self, inputs: NodeSamplerInput, schema: GraphSchema, *, own_times: bool = False) -> None:
         self._inputs = inputs
@@ -231,6 +240,7 @@ class SubgraphTask:
     """All edges between the sampled neighborhoods of nodes; each node stands in a batch once."""
 
     asks = True
+    reads_edges = True
 
     def __init__(self, inputs: NodeSamplerInput, schema: GraphSchema) -> None:
         self._nodes = inputs.node
@@ -265,6 +275,7 @@ class LinkTask:
             self._negatives = NegativePool.of(*counts, inputs.neg_sampling)
         self._hard_type = self._find_hard(schema)
         self.asks = self._negatives is not None or config.induced
+        self.reads_edges = config.induced or inputs.excluded is not None or inputs.excluded_reverse is not None
         self._reverse_type: int | None = None
         if inputs.excluded_reverse is not None:
             self._reverse_type = edge_type_index(schema, inputs.reverse_type, "reverse_etypes")

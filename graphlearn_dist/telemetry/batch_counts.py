@@ -12,6 +12,7 @@ from ..messages import SampledBatch
 from ..utils.message_types import register_message
 
 _ITEM_BYTES = 8
+_BYTES_OF_AN_EDGE = 16
 _FOLD_EVERY = 256  # counted batches that wait to be summed up, at most so many and one for each thread
 
 
@@ -102,6 +103,8 @@ class BatchCounts:
                 ends += 2 * compressed.rows.numel()
             for tensor in rows.values():
                 row_bytes += tensor.nbytes
+            for runs in batch.subgraph.unwritten:  # edges that were written together with the rows
+                row_bytes -= 0 if runs is None else _BYTES_OF_AN_EDGE * len(runs)
         self.add_sizes(seeds, nodes, ends >> 1, row_bytes, sample_ns, rows_ns, batches=len(made))
 
     def add_sizes(

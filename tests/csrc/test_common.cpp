@@ -261,6 +261,29 @@ TEST("crc32: the known checksum, any size from any place, in one piece or in two
     }
 }
 
+TEST("ValueWriter: any number of values, to any place, and nothing beside it") {
+  for (const int64_t count : {0, 1, 7, 8, 1023, 1024, 1025, 5000, (1 << 17) - 1, 1 << 17, (1 << 17) + 13}) {
+    for (int64_t place = 0; place < 8; ++place) {
+      std::vector<int64_t> target(static_cast<size_t>(count + 16), -1);
+      ValueWriter out(target.data() + place, count);
+      int64_t written = 0;
+      for (int64_t piece = 1; written < count; piece = piece * 5 % 1024 + 1) {
+        const int64_t size = std::min(piece, count - written);
+        int64_t* const to = out.room();
+        for (int64_t i = 0; i < size; ++i) to[i] = written + i;
+        for (int64_t i = size; i < size + ValueWriter::kSpare; ++i) to[i] = -2;  // in vain
+        out.advance(size);
+        written += size;
+      }
+      out.finish();
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < count + 16; ++i)
+        wrong += target[i] != (i >= place && i < place + count ? i - place : -1);
+      CHECK_EQUAL(wrong, 0);
+    }
+  }
+}
+
 TEST("copy_bytes: any size, from any place to any place, and nothing beside it") {
   const size_t large = (size_t{1} << 20) + 77;
   std::vector<char> source(large + 200);

@@ -158,19 +158,25 @@ TEST("routing: neighbors asked of three owners are those of the whole graph") {
       CHECK(same(stitched.counts, expected.counts));
       CHECK(values<int32_t>(stitched.neighbors) == values<int32_t>(expected.neighbors));
       CHECK(same(stitched.edge_ids, expected.edge_ids));
-      // The same read node by node, in two goes.
-      AnswerReader answers(split, parts, draw.fanout);
+      // The same read node by node, and of a lean split.
+      const Split lean = split_by_owner(asked, *book, &pool, /*is_lean=*/true);
+      CHECK(same(lean.rows, split.rows) && same(lean.offsets, split.offsets) && same(lean.owners, split.owners));
+      CHECK(lean.ids.dtype == kInt32 && !lean.positions.defined());
+      const std::vector<int32_t> lean_ids = values<int32_t>(lean.ids);
+      CHECK(std::vector<int64_t>(lean_ids.begin(), lean_ids.end()) == values<int64_t>(split.ids));
+      AnswerReader answers(lean, parts, draw.fanout);
       CHECK_EQUAL(answers.total(), expected.neighbors.numel());
       CHECK(answers.has_edge_ids() && answers.neighbor_dtype() == kInt32);
       std::vector<int64_t> counts, edge_ids;
       std::vector<int32_t> neighbors;
-      for (const int64_t num_ids : {int64_t{7000}, asked.numel() - 7000})
-        answers.read(num_ids, [&](int part, int64_t first, int64_t count) {
-          counts.push_back(count);
-          const auto* from = answers.neighbors<int32_t>(part) + first;
-          neighbors.insert(neighbors.end(), from, from + count);
-          edge_ids.insert(edge_ids.end(), answers.edge_ids(part) + first, answers.edge_ids(part) + first + count);
-        });
+      for (int64_t i = 0; i < asked.numel(); ++i) {
+        const auto [part, first, count] = answers.next();
+        counts.push_back(count);
+        const auto* from = answers.neighbors<int32_t>(part) + first;
+        CHECK(first + count <= answers.num_neighbors(part));
+        neighbors.insert(neighbors.end(), from, from + count);
+        edge_ids.insert(edge_ids.end(), answers.edge_ids(part) + first, answers.edge_ids(part) + first + count);
+      }
       CHECK(counts == values<int64_t>(expected.counts) && neighbors == values<int32_t>(expected.neighbors));
       CHECK(edge_ids == values<int64_t>(expected.edge_ids));
       CHECK_THROWS(InvalidArgument, AnswerReader(split, parts, draw.fanout - 1));
@@ -184,9 +190,10 @@ TEST("routing: answers of two widths are read in the wider, and those that do no
   AnswerReader answers(split, {narrow, wide}, -1);
   CHECK(answers.neighbor_dtype() == kInt64 && !answers.has_edge_ids());
   std::vector<int64_t> found;
-  answers.read(3, [&](int part, int64_t first, int64_t count) {
+  for (int i = 0; i < 3; ++i) {
+    const auto [part, first, count] = answers.next();
     for (int64_t j = first; j < first + count; ++j) found.push_back(answers.neighbors<int64_t>(part)[j]);
-  });
+  }
   CHECK(found == std::vector<int64_t>({7, 8, int64_t{1} << 40}));
   CHECK_THROWS(InvalidArgument, AnswerReader(split, {narrow, {ids({1, 1}), ids({1}), {}}}, -1));
   CHECK_THROWS(InvalidArgument, AnswerReader(split, {narrow, {}}, -1));

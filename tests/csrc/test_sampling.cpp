@@ -15,7 +15,7 @@
 namespace gld::test {
 namespace {
 
-enum class Way { kWhole, kInPieces, kAdded };
+enum class Way { kWhole, kInPieces, kAdded, kAnswered };
 
 // The rows of each partition of a random book, apart.
 CsrPieces in_pieces(const Csr& csr, ThreadPool& pool) {
@@ -26,6 +26,57 @@ CsrPieces in_pieces(const Csr& csr, ThreadPool& pool) {
     pieces.push_back(std::make_shared<Csr>(piece.weights.defined() ? with_sums(piece, pool) : piece));
   }
   return make_csr_pieces(book, std::move(pieces));
+}
+
+// Entries in the order of a split; undefined of an undefined vector.
+Tensor grouped(const Tensor& vector, const Split& split) {
+  if (!vector.defined()) return {};
+  std::vector<int64_t> out;
+  for (const int64_t position : values<int64_t>(split.positions)) out.push_back(vector.as<int64_t>()[position]);
+  return ids(out);
+}
+
+Tensor part_of(Tensor vector, const Split& split, int partition) {
+  if (!vector.defined()) return {};
+  const int64_t* bounds = split.offsets.as<int64_t>();
+  vector.data = static_cast<char*>(vector.data) + bounds[partition] * static_cast<int64_t>(vector.dtype.size());
+  vector.shape = {bounds[partition + 1] - bounds[partition]};
+  return vector;
+}
+
+// What the partitions of a random book, each with its rows, answer about a frontier.
+void add_answers(BatchBuilder& builder, int type, const Csr& csr, const HopDraw& draw, ThreadPool& pool) {
+  const CsrPieces graph = in_pieces(csr, pool);
+  const HopNodes nodes = builder.frontier(0);
+  const Split full = split_by_owner(nodes.ids, *graph.book, &pool);
+  const Tensor trees = grouped(nodes.trees, full), times = grouped(nodes.times, full);
+  const Split split = split_by_owner(nodes.ids, *graph.book, &pool, /*is_lean=*/true);
+  std::vector<NeighborPart> parts;
+  for (int p = 0; p < 3; ++p) {
+    const HopNodes asked{part_of(split.ids, split, p), part_of(split.rows, split, p), part_of(trees, split, p),
+                         part_of(times, split, p)};
+    OneHop found = sample_neighbors(*graph.pieces[p], asked, draw, pool);
+    parts.push_back({found.counts, found.neighbors, found.edge_ids});
+  }
+  builder.add_hop(type, split, parts, draw.fanout);
+}
+
+// The batch with the edges that it lacks, each type's written to memory at some place within a line.
+SampledSubgraph with_edges(SampledSubgraph batch) {
+  for (size_t type = 0; type < batch.edge_index.size(); ++type) {
+    if (batch.edge_index[type].defined()) continue;
+    const int64_t count = batch.unwritten[type].size();
+    Tensor pairs = empty({2 * count + 1}, kInt64);
+    pairs.data = pairs.as<int64_t>() + count % 2;
+    pairs.shape = {2, count};
+    batch.unwritten[type].write(pairs.as<int64_t>());
+    batch.edge_index[type] = pairs;
+    pairs.shape = {count};
+    batch.rows[type] = pairs;
+    pairs.data = pairs.as<int64_t>() + count;
+    batch.cols[type] = pairs;
+  }
+  return batch;
 }
 
 BatchBuilder make_builder() { return BatchBuilder({kUsers, kItems}, {{0, 1}, {0, 0}}); }
@@ -45,6 +96,8 @@ SampledSubgraph sample(BatchBuilder& builder, const Typed& graph, DrawMethod how
         builder.sample_hop(type, csr, draw, pool);
       } else if (way == Way::kInPieces) {
         builder.sample_hop(type, in_pieces(csr, pool), draw, pool);
+      } else if (way == Way::kAnswered) {
+        add_answers(builder, type, csr, draw, pool);
       } else {
         const OneHop found = sample_neighbors(csr, builder.frontier(0), draw, pool);
         builder.add_hop(type, found.counts, found.neighbors, found.edge_ids);
@@ -52,7 +105,7 @@ SampledSubgraph sample(BatchBuilder& builder, const Typed& graph, DrawMethod how
     }
     builder.next_hop();
   }
-  return builder.finish();
+  return with_edges(builder.finish(/*leaves_edges=*/way == Way::kAnswered));
 }
 
 void check_method(DrawMethod how, bool disjoint) {
@@ -65,7 +118,7 @@ void check_method(DrawMethod how, bool disjoint) {
     CHECK(expected.rows[0].numel() > 100);
     for (int threads = 1; threads <= 4; ++threads) {
       ThreadPool pool(threads);
-      for (Way way : {Way::kWhole, Way::kInPieces, Way::kAdded})
+      for (Way way : {Way::kWhole, Way::kInPieces, Way::kAdded, Way::kAnswered})
         CHECK(equal(sample(builder, graph, how, fanout, disjoint, way, pool), expected));
     }
   }
@@ -126,6 +179,36 @@ TEST("batches: what cannot be sampled is refused") {
   CHECK_THROWS(InvalidArgument, builder.sample_hop(0, graph.likes, {-2, {}, 1, false}, pool));
   CHECK_THROWS(InvalidArgument, builder.add_hop(0, ids({1}), ids({0}), {}));
   CHECK_THROWS(UnknownId, builder.add_hop(0, ids({1, 0}), ids({kItems}), {}));
+  // Sampled here or added, and no batch of both.
+  builder.begin(2, -1, false, false);
+  builder.add_seeds(0, ids({3, 4}), {}, false);
+  builder.add_hop(0, ids({1, 0}), ids({0}), {});
+  CHECK_THROWS(InvalidArgument, builder.sample_hop(0, graph.likes, {3, {}, 1, false}, pool));
+  builder.begin(2, -1, false, false);
+  builder.add_seeds(0, ids({3, 4}), {}, false);
+  builder.sample_hop(0, graph.likes, {3, {}, 1, false}, pool);
+  CHECK_THROWS(InvalidArgument, builder.add_hop(0, ids({1, 0}), ids({0}), {}));
+}
+
+TEST("batches: edges that are added are left unwritten only where they are many, and shared until they are written") {
+  constexpr int64_t kMany = int64_t{1} << 15;
+  BatchBuilder builder({kMany + 2}, {{0, 0}});
+  std::vector<SampledSubgraph> made;
+  std::vector<std::vector<int64_t>> expected_rows;
+  for (const int64_t count : {kMany - 1, kMany, kMany + 1}) {
+    builder.begin(2, -1, false, false);
+    builder.add_seeds(0, ids({kMany, kMany + 1}), {}, false);
+    // Of two nodes, the second has them all: more than are staged at a time.
+    builder.add_hop(0, ids({0, count}), ids(random_numbers(count, kMany, 71)), {});
+    builder.next_hop();
+    const SampledSubgraph written = builder.finish();
+    made.push_back(builder.finish(/*leaves_edges=*/true));
+    CHECK_EQUAL(made.back().edge_index[0].defined(), count < kMany);
+    CHECK(values<int64_t>(written.cols[0]) == std::vector<int64_t>(count, 1));
+    expected_rows.push_back(values<int64_t>(written.rows[0]));
+  }
+  for (size_t i = 0; i < made.size(); ++i)  // the builder has made others meanwhile
+    CHECK(values<int64_t>(with_edges(made[i]).rows[0]) == expected_rows[i]);
 }
 
 // Three rows, the second of 2^32 + 10 edges: int32 ids in memory that nobody wrote, all 0. An edge's id is its

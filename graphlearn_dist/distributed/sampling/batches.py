@@ -16,7 +16,7 @@ from ...data.schema import NODE_LABEL, store_name
 from ...messages import SampledBatch
 from ...partition import CachedRows
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
-from ...sampler.batch_maker import BatchMaker, wanted_rows, with_rows
+from ...sampler.batch_maker import BatchMaker, unwritten_edges, wanted_rows, with_edges, with_rows, write_edges
 from ...sampler.batches import make_plan, whole_graph
 from ...sampler.device.device_graph import device_of
 from ...sampler.local_graph import LocalGraph
@@ -33,8 +33,9 @@ from .partitioned_sampler import PartitionedGraph
 
 logger = logging.getLogger(__name__)
 
+# Of a batch what is written when its place is known: looked-up rows by store, and `unwritten_edges`.
 Rows = Mapping[str, torch.Tensor]
-# Given some batches with looked-up rows, and these by batch and store, still to be written: where each are wanted.
+# Given some batches with looked-up rows, and these by batch, still to be written: where each are wanted.
 Place = Callable[[Sequence[SampledBatch], Sequence[Rows]], Sequence[Rows]]
 
 
@@ -143,7 +144,8 @@ class PartitionedSampler:
 
         ``near``, ``counts``: see ``BatchMaker``.
         """
-        return BatchMaker(self._graph, self._schema, sampler_input, config, near, counts)
+        leaves_edges = not self.collector.reads_edges(self._stores)
+        return BatchMaker(self._graph, self._schema, sampler_input, config, near, counts, leaves_edges=leaves_edges)
 
     async def fill(self, batch: SampledBatch) -> SampledBatch:
         """A batch with the rows that are looked up for it."""
@@ -157,20 +159,34 @@ class PartitionedSampler:
     async def look_up(self, batches: Sequence[SampledBatch], place: Place) -> Sequence[Rows]:
         """The rows that are looked up for batches, by store, written once, where ``place`` says they are wanted.
 
-        Those of batches that stay on a GPU come as ``Feature.gather`` gives them.
+        The same of edges that are unwritten. Rows of batches that stay on a GPU come as ``Feature.gather`` gives them.
         """
         if not self._stores:
-            return place(batches, [{} for _ in batches])
+            return self._place(batches, [{} for _ in batches], place)
         wanted = [wanted_rows(batch, self._stores) for batch in batches]
         if self._keeps_device:
             return list(map(self.collector.gather_each, wanted))
         places = [self.collector.places_in(batch.subgraph, of) for batch, of in zip(batches, wanted, strict=True)]
         lookup = self.collector.start(wanted, places, repeats=self._repeats)
-        unwritten = self.collector.unwritten(wanted)
-        placed = place(
-            [with_rows(*each) if each[1] else each[0] for each in zip(batches, unwritten, strict=True)], unwritten
-        )
+        placed = self._place(batches, self.collector.unwritten(wanted), place)
         await lookup.fill(placed)
+        return placed
+
+    @staticmethod
+    def _place(
+        batches: Sequence[SampledBatch], unwritten: list[dict[str, torch.Tensor]], place: Place
+    ) -> Sequence[Rows]:
+        """Places for what of batches is unwritten: rows (by batch and store), and edges, which are written there."""
+        whole = []
+        for batch, of in zip(batches, unwritten, strict=True):
+            has_rows = bool(of)
+            if batch.subgraph.unwritten:
+                of.update(unwritten_edges(batch))
+            whole.append(with_rows(batch, of) if has_rows else with_edges(batch, of))
+        placed = place(whole, unwritten)
+        for batch, places in zip(batches, placed, strict=True):
+            if batch.subgraph.unwritten:
+                write_edges(batch, places)
         return placed
 
 

@@ -132,6 +132,10 @@ class FeatureCollector:
         self._num_threads = num_threads
         self.store_names = frozenset(self._stores)
 
+    def reads_edges(self, stores: frozenset[str]) -> bool:
+        """Whether ``places_in`` reads a batch's edges to find their rows of these stores."""
+        return not stores.isdisjoint(self._edge_types)
+
     def use_copies(self, copies: Mapping[str, CachedRows]) -> None:
         """Lookups that start from now on use these copies too, by store, in place of those that were given before.
 

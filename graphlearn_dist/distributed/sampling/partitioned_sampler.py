@@ -151,7 +151,7 @@ class PartitionedGraph:
             for edge_type, (book, draw) in enumerate(zip(self._books, self.plan.draws, strict=True))
         ]
 
-    async def sample(self, wanted: Sequence[NamedSeeds]) -> list[Sampled]:
+    async def sample(self, wanted: Sequence[NamedSeeds], *, leaves_edges: bool = False) -> list[Sampled]:
         """See ``GraphAccess``: one exchange with the other partitions, of several rounds of queries."""
         if self._in_place is not None:
             return self._in_place.sample(wanted)
@@ -167,7 +167,7 @@ class PartitionedGraph:
             return _C.SampleExchange(self._in_exchanges, batches, self._pool)
 
         await self._peers.run(make)
-        found = [(to_subgraph(builder.finish()), local_ids) for builder, local_ids in began]
+        found = [(to_subgraph(builder.finish(leaves_edges)), local_ids) for builder, local_ids in began]
         for builder, _ in began:
             self._builders.give_back(builder)
         return found

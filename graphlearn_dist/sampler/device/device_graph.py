@@ -69,7 +69,7 @@ class DeviceGraph:
         """An ``InvalidArgumentError``: single hops are the host's."""
         raise InvalidArgumentError("hard: expected None for a graph on a GPU, which draws no hard negatives")
 
-    async def sample(self, wanted: Sequence[NamedSeeds]) -> list[Sampled]:
+    async def sample(self, wanted: Sequence[NamedSeeds], *, leaves_edges: bool = False) -> list[Sampled]:
         """See ``GraphAccess``; the tensors lie on the device."""
         return [self._sample(*of_batch) for of_batch in wanted]
 

@@ -267,6 +267,7 @@ def test_what_is_no_lookup_is_not_asked() -> None:
         ((good[0], good[1], good[2], vector(0, 2)), "offsets: expected to run from 0 to the number of ids, 1"),
         ((good[0], good[1], good[2], vector(0, 3, 1)), "offsets"),
         ((good[0].int(), *good[1:]), "rows"),
+        ((good[0], vector(-1), *good[2:]), "ids: expected none below 0"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             _C.ask_once([good, bad])
