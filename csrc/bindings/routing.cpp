@@ -66,10 +66,10 @@ py::tuple locate_for_lookup(const PartitionBook& book, const py::object& ids, co
                         std::move(found.positions), std::move(found.offsets));
 }
 
-std::shared_ptr<SortedIds> sorted_ids(const py::object& sorted, ThreadPool* pool) {
+std::shared_ptr<SortedIds> sorted_ids(const py::object& sorted, ThreadPool* pool, bool with_bits) {
   Tensor keys = from_python(sorted, "sorted");
   GilReleased release;
-  return std::make_shared<SortedIds>(std::move(keys), pool);
+  return std::make_shared<SortedIds>(std::move(keys), pool, with_bits);
 }
 
 Tensor find(const SortedIds& sorted, const py::object& ids, ThreadPool* pool) {
@@ -170,7 +170,7 @@ void bind_routing(py::module_& m) {
            py::call_guard<GilReleased>(), "Ids of `partition` in the order of its local rows.");
 
   py::class_<SortedIds, std::shared_ptr<SortedIds>>(m, "SortedIds", "A list of ids in order, with an index over it.")
-      .def(py::init(&sorted_ids), py::arg("sorted"), py::arg("pool") = nullptr)
+      .def(py::init(&sorted_ids), py::arg("sorted"), py::arg("pool") = nullptr, py::arg("with_bits") = false)
       .def("find", &find, py::arg("ids"), py::arg("pool") = nullptr,
            "int64 [n]: the position of each id in the list, -1 where it is not among them.");
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/simd.h"
+
 namespace gld {
 namespace {
 
@@ -18,7 +20,47 @@ int64_t count_below(const Key* keys, Key id) {
   return below;
 }
 
+// Positions in the list by places of bits; -1 where a bit is not set. Most machines count bits by an instruction.
+GLD_SIMD void find_bits(const IdBits::Word* words, const int64_t* at, int64_t count, int64_t* rows) {
+  for (int64_t i = 0; i < count; ++i) {
+    const IdBits::Word word = words[at[i] >> 6];
+    const uint64_t bit = uint64_t{1} << (at[i] & 63);
+    const int64_t row = word.before + __builtin_popcountll(word.bits & (bit - 1));
+    rows[i] = (word.bits & bit) != 0 ? row : -1;
+  }
+}
+
 }  // namespace
+
+template <typename Key>
+void IdBits::build(const Key* keys, int64_t size) {
+  first = keys[0];
+  span = static_cast<int64_t>(keys[size - 1]) - first + 1;
+  words.assign(static_cast<size_t>((span >> 6) + 1), Word{0, 0});
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t at = keys[i] - first;
+    words[static_cast<size_t>(at >> 6)].bits |= uint64_t{1} << (at & 63);
+  }
+  int64_t before = 0;
+  for (Word& word : words) {
+    word.before = before;
+    before += __builtin_popcountll(word.bits);
+  }
+}
+
+void IdBits::find(const int64_t* ids, int64_t count, int64_t* rows) const {
+  int64_t at[kTogether];
+  for (int64_t done = 0; done < count; done += kTogether) {
+    const int64_t now = std::min(kTogether, count - done);
+    for (int64_t i = 0; i < now; ++i) {
+      const uint64_t place = static_cast<uint64_t>(ids[done + i]) - static_cast<uint64_t>(first);
+      // What is outside is looked for behind the last, where no list has an id.
+      at[i] = place < static_cast<uint64_t>(span) ? static_cast<int64_t>(place) : span;
+      __builtin_prefetch(&words[static_cast<size_t>(at[i] >> 6)]);
+    }
+    find_bits(words.data(), at, now, rows + done);
+  }
+}
 
 template <typename Key>
 void IdIndex<Key>::build(const Tensor& sorted, ThreadPool* pool) {
@@ -90,10 +132,17 @@ void IdIndex<Key>::find(const int64_t* ids, int64_t count, int64_t* rows) const 
   }
 }
 
-SortedIds::SortedIds(Tensor sorted, ThreadPool* pool) : sorted_(std::move(sorted)) {
+SortedIds::SortedIds(Tensor sorted, ThreadPool* pool, bool with_bits) : sorted_(std::move(sorted)) {
   check_index_vector(sorted_, "sorted");
-  dispatch_index(sorted_.dtype, "sorted",
-                 [&](auto key) { index_.emplace<IdIndex<decltype(key)>>().build(sorted_, pool); });
+  dispatch_index(sorted_.dtype, "sorted", [&](auto key) {
+    using Key = decltype(key);
+    auto& index = index_.emplace<IdIndex<Key>>();
+    index.build(sorted_, pool);
+    const int64_t size = index.size;
+    const uint64_t spread = static_cast<uint64_t>(index.last) - static_cast<uint64_t>(index.first);
+    if (with_bits && size > 0 && spread < static_cast<uint64_t>(kMostSpread * size))
+      index_.emplace<IdBits>().build(sorted_.as<Key>(), size);
+  });
 }
 
 void SortedIds::find(const int64_t* ids, int64_t count, int64_t* rows) const {
@@ -123,7 +172,13 @@ Tensor SortedIds::find(const Tensor& ids, ThreadPool* pool) const {
 
 int64_t SortedIds::index_bytes() const {
   return std::visit(
-      [](const auto& index) { return static_cast<int64_t>(index.starts.size() * sizeof(index.starts[0])); }, index_);
+      [](const auto& index) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(index)>, IdBits>)
+          return static_cast<int64_t>(index.words.size() * sizeof(index.words[0]));
+        else
+          return static_cast<int64_t>(index.starts.size() * sizeof(index.starts[0]));
+      },
+      index_);
 }
 
 }  // namespace gld

@@ -35,6 +35,8 @@ TEST("routing: ids are found in a list in order, of any length, and others are n
       ThreadPool pool(threads);
       CHECK(values<int64_t>(SortedIds(ids(sorted), &pool).find(ids(asked), &pool)) == expected);
       CHECK(values<int64_t>(SortedIds(ids32(narrow), nullptr).find(ids(asked), nullptr)) == expected);
+      CHECK(values<int64_t>(SortedIds(ids(sorted), &pool, true).find(ids(asked), &pool)) == expected);
+      CHECK(values<int64_t>(SortedIds(ids32(narrow), nullptr, true).find(ids(asked), nullptr)) == expected);
     }
   }
 }
@@ -61,6 +63,10 @@ TEST("routing: ids are found however they are spread, by an index of an eighth o
       const SortedIds list(ids(sorted), &pool);
       CHECK(values<int64_t>(list.find(ids(asked), &pool)) == expected);
       CHECK(list.index_bytes() <= size);
+      const SortedIds by_bits(ids(sorted), &pool, true);
+      CHECK(values<int64_t>(by_bits.find(ids(asked), &pool)) == expected);
+      CHECK(by_bits.index_bytes() <= 8 * size + 32);
+      CHECK_EQUAL(by_bits.index_bytes() == list.index_bytes(), sorted != dense);  // bits where ids are near each other
     }
     if (sorted.front() < 0 || sorted.back() > std::numeric_limits<int32_t>::max()) continue;
     const SortedIds narrow(ids32({sorted.begin(), sorted.end()}), nullptr);

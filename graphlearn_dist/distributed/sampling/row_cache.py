@@ -29,9 +29,9 @@ class CopyPlaces:
         """Of copies of these ids (int64, none twice), one part behind the other."""
         ids = parts[0] if len(parts) == 1 else torch.cat([*parts])
         if bool((ids[1:] > ids[:-1]).all()):
-            return cls(_C.SortedIds(ids), None)
+            return cls(_C.SortedIds(ids, with_bits=True), None)
         ordered, rows = ids.sort()
-        return cls(_C.SortedIds(ordered), rows)
+        return cls(_C.SortedIds(ordered, with_bits=True), rows)
 
 
 @dataclass(frozen=True)
