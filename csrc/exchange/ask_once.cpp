@@ -40,8 +40,8 @@ int64_t largest(const Tensor& ids) {
 
 // Gives ids their places in a bucket; how many it holds then.
 template <typename View>
-int64_t place(View table, const int64_t* ids, const int64_t* positions, int64_t num_ids,
-              int64_t* bucket, int64_t count, int64_t* rows) {
+int64_t place(View table, const int64_t* ids, const int64_t* positions, int64_t num_ids, int64_t* bucket, int64_t count,
+              int64_t* rows) {
   constexpr int64_t kAhead = 32;
   for (int64_t i = 0; i < std::min(kAhead, num_ids); ++i) table.prefetch(ids[i]);
   for (int64_t i = 0; i < num_ids; ++i) {
@@ -56,8 +56,8 @@ int64_t place(View table, const int64_t* ids, const int64_t* positions, int64_t 
   return count;
 }
 
-// The tables of a thread, which stay warm with who asks: those of some small batches have megabytes, which would have to
-// be cleared. What takes longer than clearing keeps none.
+// The tables of a thread, which stay warm with who asks: those of some small batches have megabytes, which would have
+// to be cleared. What takes longer than clearing keeps none.
 class Tables {
  public:
   // For so many ids, none above `most_id`. Body(table), where table.begin(count) begins another bucket.
@@ -81,7 +81,7 @@ class Tables {
   }
 
  private:
-  static constexpr int64_t kHashedIds = 8;              // entries of the dense table in the bytes that an id takes there
+  static constexpr int64_t kHashedIds = 8;  // entries of the dense table in the bytes that an id takes there
   static constexpr int64_t kMostKept = int64_t{1} << 20;  // ids, of 32 to 64 MiB
 
   std::optional<DenseRelabelTable> dense_;

@@ -429,8 +429,7 @@ Neighbors stitch_neighbors(const Tensor& positions, const Tensor& offsets, const
                            ThreadPool* pool, int64_t max_count) {
   if (max_count < -1) throw InvalidArgument(message("max_count: expected at least 0, or -1, got ", max_count));
   check_index_vector(positions, "positions");
-  if (positions.dtype != kInt64)
-    throw InvalidArgument("positions: expected dtype int64, as split_by_owner gives them");
+  if (positions.dtype != kInt64) throw InvalidArgument("positions: expected dtype int64, as split_by_owner gives them");
   check_parts(positions.numel(), offsets, parts);
   const int64_t* bounds = offsets.as<int64_t>();
   const bool with_edge_ids = have_edge_ids(parts);

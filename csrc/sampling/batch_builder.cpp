@@ -619,9 +619,8 @@ void BatchBuilder::next_hop() {
 }
 
 bool BatchBuilder::finish_writes(bool leaves_edges) const {
-  return std::any_of(edges_.begin(), edges_.end(), [&](const EdgeState& edge) {
-    return edge.runs.size() >= kManyEdges && !leaves_edges;
-  });
+  return std::any_of(edges_.begin(), edges_.end(),
+                     [&](const EdgeState& edge) { return edge.runs.size() >= kManyEdges && !leaves_edges; });
 }
 
 SampledSubgraph BatchBuilder::finish(bool leaves_edges) {

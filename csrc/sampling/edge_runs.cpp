@@ -11,7 +11,8 @@ namespace gld {
 namespace {
 
 constexpr DType kUInt32{Kind::kUInt, 32};
-constexpr int64_t kLanes = 8;  // most nodes have few edges: so many values are written at once, whatever comes after them
+constexpr int64_t kLanes =
+    8;  // most nodes have few edges: so many values are written at once, whatever comes after them
 
 // Room for `wanted` entries in all, of which the first `size` are kept.
 void reserve(Tensor& memory, int64_t size, int64_t wanted) {

@@ -34,15 +34,17 @@ def made_ahead(
     """``make(0)``, ``make(1)``, … ``make(count - 1)``, in this order.
 
     Each call is made by one of ``num_threads`` background threads, or by the caller where that is 0. At most ``each``
-    calls per thread are ahead of the one that is handed out. A thread calls ``begin`` first, with its number. An
-    exception is raised at the place of its call and ends the iteration. When the iterator ends, is closed or is
-    dropped, calls that have not begun never do, and the threads end with those that have.
+    calls per thread are ahead of the one that is handed out. Every thread calls ``begin`` first, with its number, and
+    all have done so when the iteration comes to its end; what it raises, its thread's calls raise. An exception is
+    raised at the place of its call and ends the iteration. When the iterator ends, is closed or is dropped, calls that
+    have not begun never do, and the threads end with those that have.
     """
     if num_threads == 0:
         yield from map(make, range(count))
         return
-    threads = WorkerThreads(num_threads, "gld-prefetch")
-    work = make if begin is None else _after(begin, make)
+    beginnings = None if begin is None else _Beginnings(begin)
+    work = make if beginnings is None else beginnings.before(make)
+    threads = WorkerThreads(num_threads, "gld-prefetch", None if beginnings is None else beginnings.begin_thread)
     ahead: deque[Future[T]] = deque()
     indices = iter(range(count))
     try:
@@ -52,19 +54,46 @@ def made_ahead(
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
+        if beginnings is not None:
+            beginnings.wait_for(threads.num_started)
     finally:
         # Not waiting: a dropped iterator may be cleared by the garbage collector, in any thread, even one of these.
         threads.close(0.0)
 
 
-def _after(begin: Callable[[int], None], make: Callable[[int], T]) -> Callable[[int], T]:
-    """As ``make``; a thread that comes for the first time calls ``begin`` before it."""
-    numbers, mine = itertools.count(), threading.local()
+class _Beginnings:
+    """What each of some threads does first.
 
-    def work(index: int) -> T:
-        if not hasattr(mine, "has_begun"):
-            mine.has_begun = True
-            begin(next(numbers))
-        return make(index)
+    Args:
+        begin: is called with the thread's number.
+    """
 
-    return work
+    def __init__(self, begin: Callable[[int], None]) -> None:
+        self._begin = begin
+        self._numbers = itertools.count()
+        self._mine = threading.local()
+        self._have_begun = threading.Semaphore(0)
+
+    def begin_thread(self) -> None:
+        """Called by each thread."""
+        try:
+            self._begin(next(self._numbers))
+        except BaseException as error:
+            self._mine.error = error
+        finally:
+            self._have_begun.release()
+
+    def before(self, make: Callable[[int], T]) -> Callable[[int], T]:
+        """As ``make``, but for threads that could not begin: those raise what their beginning raised."""
+
+        def work(index: int) -> T:
+            if (error := getattr(self._mine, "error", None)) is not None:
+                raise error
+            return make(index)
+
+        return work
+
+    def wait_for(self, count: int) -> None:
+        """Returns when so many threads have begun."""
+        for _ in range(count):
+            self._have_begun.acquire()

@@ -277,8 +277,7 @@ TEST("ValueWriter: any number of values, to any place, and nothing beside it") {
       }
       out.finish();
       int64_t wrong = 0;
-      for (int64_t i = 0; i < count + 16; ++i)
-        wrong += target[i] != (i >= place && i < place + count ? i - place : -1);
+      for (int64_t i = 0; i < count + 16; ++i) wrong += target[i] != (i >= place && i < place + count ? i - place : -1);
       CHECK_EQUAL(wrong, 0);
     }
   }

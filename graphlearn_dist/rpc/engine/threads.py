@@ -56,10 +56,13 @@ class WorkerThreads:
     Args:
         count: number of threads; started with the first pieces of work.
         name: prefix of the threads' names.
+        begin: what each thread does before all else; it must not raise. With it, all threads start with the first piece
+            of work.
     """
 
-    def __init__(self, count: int, name: str) -> None:
+    def __init__(self, count: int, name: str, begin: Work | None = None) -> None:
         self._home = Home(f"{name} (threads)")
+        self._begin = begin
         self._count = count
         self._name = name
         self._work = TurnQueue()
@@ -77,20 +80,28 @@ class WorkerThreads:
         with self._changed:
             if self._closed:
                 return
-            if len(self._threads) < self._count:
-                self._add_thread()
+            wanted = self._count if self._begin is not None and not self._threads else len(self._threads) + 1
+            while len(self._threads) < min(wanted, self._count) and self._add_thread():
+                pass
             self._work.put(owner, work)
             self._changed.notify()
 
-    def _add_thread(self) -> None:
+    @property
+    def num_started(self) -> int:
+        """Threads that were started."""
+        return len(self._threads)
+
+    def _add_thread(self) -> bool:
+        """Whether one could be started; raises where there is none then."""
         thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
         try:
             start_thread(thread)
         except SystemLimitError:
             if not self._threads:
                 raise
-            return
+            return False
         self._threads.append(thread)
+        return True
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
         """Run a function on some thread; its result, or what it raises, comes in a future."""
@@ -117,6 +128,9 @@ class WorkerThreads:
             return work
 
     def _run(self) -> None:
+        if self._begin is not None:
+            with threads.work:
+                self._begin()
         while (work := self._next()) is not None:
             with threads.work:
                 work()

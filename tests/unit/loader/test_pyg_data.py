@@ -574,14 +574,16 @@ def test_seeds_come_from_torch_unless_given() -> None:
 
 def test_keywords_of_worker_processes() -> None:
     begun: list[int] = []
-    both_have_begun = threading.Barrier(2)  # else one thread may make all batches before the other one runs at all
+    for batch_size in (4, NUM_NODES):  # all of them begin, also where there are fewer batches
+        list(NeighborLoader(homogeneous(), [2], num_workers=3, worker_init_fn=begun.append, batch_size=batch_size))
+        assert sorted(begun) == [0, 1, 2]
+        begun.clear()
 
-    def begin(number: int) -> None:
-        begun.append(number)
-        both_have_begun.wait(60)
+    def fail(number: int) -> None:
+        raise OSError(f"worker {number} has no disk")
 
-    list(NeighborLoader(homogeneous(), [2], num_workers=2, worker_init_fn=begin, batch_size=4))
-    assert sorted(begun) == [0, 1]
+    with pytest.raises(OSError, match=r"worker [01] has no disk"):
+        list(NeighborLoader(homogeneous(), [2], num_workers=2, worker_init_fn=fail, batch_size=4))
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         for _ in range(2):
