@@ -21,3 +21,11 @@ def one_fork_server() -> Iterator[None]:
     """One process that sampling workers are forked from for all loaders of a file, not one each."""
     with hold_fork_server():
         yield
+
+
+@pytest.fixture(scope="module")
+def over_unix_sockets() -> Iterator[None]:
+    """For files that are about what processes of one host share, also where the environment has them speak TCP."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLD_UNIX_SOCKETS", "1")
+        yield

@@ -30,6 +30,8 @@ from tests.support.jobs import load
 from tests.support.oracle import assert_same, pyg_tensors
 from tests.support.processes import assert_nothing_left, start
 
+pytestmark = pytest.mark.usefixtures("over_unix_sockets")
+
 HERE = "tests.distributed.test_disk"
 DEADLINE_S = 240.0
 MEMORY = 1 << 20  # for 4 MB and more

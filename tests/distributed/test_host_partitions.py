@@ -15,6 +15,8 @@ from graphlearn_dist.distributed.partitions.host_partitions import describe_part
 from tests.support.graphs import make_dataset, random_graph
 from tests.support.jobs import NUM_NODES, load, make_partitions, running_servers
 
+pytestmark = pytest.mark.usefixtures("over_unix_sockets")
+
 
 def test_a_partition_is_mapped_where_it_is_the_same_file(tmp_path: Path) -> None:
     directory = make_partitions(tmp_path / "graph", 2)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from graphlearn_dist.distributed import DistNeighborLoader, RemoteDistSamplingWorkerOptions
 from graphlearn_dist.distributed import rpc as session_rpc
 from tests.support.jobs import NUM_NODES, make_partitions, running_servers
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("over_unix_sockets")
 
 DEADLINE_S = 60.0
 

@@ -13,6 +13,8 @@ from graphlearn_dist.distributed import rpc as session_rpc
 from graphlearn_dist.loader import NeighborLoader
 from tests.support.jobs import NUM_NODES, load, make_partitions, running_servers, same_batches
 
+pytestmark = pytest.mark.usefixtures("over_unix_sockets")
+
 DEADLINE_S = 60.0
 SERVERS = range(2)
 NUM_FEATURES = 1000  # a batch has some 400 KB of rows

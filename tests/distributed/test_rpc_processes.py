@@ -22,6 +22,8 @@ from graphlearn_dist.rpc.traffic import FRAME_USES
 from tests.support.processes import ProcessFailure, TestProcess, assert_nothing_left, run_processes, start
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("over_unix_sockets")
+
 HERE = "tests.distributed.test_rpc_processes"
 DEADLINE_S = 60.0  # only ever reached by a hang
 SETTINGS = RpcSettings(

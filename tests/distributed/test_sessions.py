@@ -40,6 +40,8 @@ from tests.support.jobs import NUM_NODES, Job, load, make_partitions, running_se
 from tests.support.memory import private_bytes
 from tests.support.processes import start
 
+pytestmark = pytest.mark.usefixtures("over_unix_sockets")
+
 HERE = "tests.distributed.test_sessions"
 DEADLINE_S = 60.0  # far above what anything here takes; reached by a hang alone
 SEEDS = torch.arange(NUM_NODES)
