@@ -9,8 +9,9 @@ namespace {
 
 constexpr int64_t kGrain = 4096;
 constexpr int64_t kIdsPerEntry = 8;  // of the list, for each entry of the index, at least
-constexpr int64_t kTogether = 32;    // look-ups under way at once: what one asks of memory arrives while others compare
-constexpr int64_t kWindow = 32;      // ids compared without a branch
+constexpr int kMostShift = 63;
+constexpr int64_t kTogether = 32;  // look-ups under way at once: what one asks of memory arrives while others compare
+constexpr int64_t kWindow = 32;    // ids compared without a branch
 
 // How many of kWindow ids in order are below `id`.
 template <typename Key>
@@ -74,7 +75,8 @@ void IdIndex<Key>::build(const Tensor& sorted, ThreadPool* pool) {
   };
   if (last < first) throw wrong(size - 1);
   const int64_t most = std::max<int64_t>(size / kIdsPerEntry - 1, 1);  // one entry more ends the last stretch
-  while (static_cast<uint64_t>(stretch(last)) >= static_cast<uint64_t>(most)) ++shift;
+  // Few ids that lie 2^63 apart have two stretches.
+  while (static_cast<uint64_t>(stretch(last)) >= static_cast<uint64_t>(most) && shift < kMostShift) ++shift;
   starts.resize(static_cast<size_t>(stretch(last) + 2));
   const auto fill = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

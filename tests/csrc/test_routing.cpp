@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <numeric>
 
 #include "arrays.h"
 #include "check.h"
@@ -50,6 +51,16 @@ TEST("routing: ids are found however they are spread, by an index of an eighth o
   for (int64_t i = -500; i < 500; ++i) wide.push_back(i * (int64_t{1} << 53) + 3);
   wide.push_back(kMost);
   for (int64_t i = 0; i < 8000; ++i) clusters.push_back((i / 40) * 100000 + i % 40 * 2);
+  const std::vector<int64_t> two{-(int64_t{1} << 62), int64_t{1} << 62}, ends{kLeast, -1, 0, kMost};
+  for (const auto& sorted : {two, ends}) {
+    for (const bool with_bits : {false, true}) {
+      const SortedIds list(ids(sorted), nullptr, with_bits);
+      std::vector<int64_t> asked = sorted, expected(sorted.size());
+      std::iota(expected.begin(), expected.end(), 0);
+      asked.push_back(5), expected.push_back(-1);
+      CHECK(values<int64_t>(list.find(ids(asked), nullptr)) == expected);
+    }
+  }
   for (const auto& sorted : {dense, crowded, wide, clusters}) {
     const auto size = static_cast<int64_t>(sorted.size());
     std::vector<int64_t> asked = sorted, expected(sorted.size());
