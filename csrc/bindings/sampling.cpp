@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include <numeric>
+#include <optional>
 #include <tuple>
 #include <variant>
 
@@ -125,12 +126,14 @@ void bind_sampling(py::module_& m) {
       m, "BatchBuilder",
       "Grows one mini-batch hop by hop (see csrc/sampling/batch_builder.h). One per batch in "
       "flight; edge_types are (seed type, neighbor type) pairs of integers.")
-      .def(py::init([](std::vector<int64_t> num_nodes, const std::vector<std::pair<int, int>>& edge_types) {
+      .def(py::init([](std::vector<int64_t> num_nodes, const std::vector<std::pair<int, int>>& edge_types,
+                       std::optional<int64_t> most_dense) {
              std::vector<EdgeTypeSpec> specs;
              for (auto [seed_type, neighbor_type] : edge_types) specs.push_back({seed_type, neighbor_type});
-             return std::make_shared<BatchBuilder>(std::move(num_nodes), std::move(specs));
+             return std::make_shared<BatchBuilder>(std::move(num_nodes), std::move(specs),
+                                                   most_dense.value_or(kDenseRelabelLimit));
            }),
-           py::arg("num_nodes"), py::arg("edge_types"))
+           py::arg("num_nodes"), py::arg("edge_types"), py::arg("most_dense") = py::none())
       .def(
           "begin",
           [](BatchBuilder& self, int64_t num_seeds, int64_t max_new_nodes, bool with_edge_ids, bool disjoint) {

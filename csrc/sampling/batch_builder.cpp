@@ -181,11 +181,12 @@ Tensor GrowingArray::view(int64_t begin, int64_t end) const {
   return view;
 }
 
-BatchBuilder::BatchBuilder(std::vector<int64_t> num_nodes, std::vector<EdgeTypeSpec> edge_types) {
+BatchBuilder::BatchBuilder(std::vector<int64_t> num_nodes, std::vector<EdgeTypeSpec> edge_types, int64_t most_dense) {
+  if (most_dense < 0) throw InvalidArgument(message("most_dense: expected at least 0, got ", most_dense));
   const int num_types = static_cast<int>(num_nodes.size());
   for (int64_t count : num_nodes) {
     if (count < 0) throw InvalidArgument(message("num_nodes: expected at least 0, got ", count));
-    if (count <= kDenseRelabelLimit)
+    if (count <= std::min(most_dense, kDenseRelabelLimit))
       nodes_.push_back({count, Table(std::in_place_type<DenseRelabelTable>, count), {}, {}, {}, 0, 0, 0, {}});
     else
       nodes_.push_back({count, Table(std::in_place_type<HashRelabelTable>), {}, {}, {}, 0, 0, 0, {}});

@@ -79,7 +79,10 @@ struct SampledSubgraph {
 
 class BatchBuilder {
  public:
-  BatchBuilder(std::vector<int64_t> num_nodes, std::vector<EdgeTypeSpec> edge_types);
+  // Types of up to `most_dense` nodes, at most kDenseRelabelLimit, have a table as large as that; others one of the
+  // size of a batch. Batches are the same.
+  BatchBuilder(std::vector<int64_t> num_nodes, std::vector<EdgeTypeSpec> edge_types,
+               int64_t most_dense = kDenseRelabelLimit);
 
   // Starts a batch of at most `num_seeds` seeds. `max_new_nodes` bounds the nodes that hops may add (-1: no bound but
   // the graph): a hop that adds more throws InvalidArgument, and the batch is lost.

@@ -42,10 +42,17 @@ def to_subgraph(arrays: tuple[Any, ...]) -> Subgraph:
 
 
 class BuilderPool:
-    """Batch builders for reuse: each holds relabel tables as large as the graph. Thread-safe."""
+    """Batch builders for reuse: each holds tables of local ids. Thread-safe.
 
-    def __init__(self, schema: GraphSchema) -> None:
+    Args:
+        schema: node and edge types.
+        most_dense: a type of so many nodes has a table as large as that, which is fast; one of more nodes has a table
+            of the size of a batch. Where many batches are under way, large tables take much memory.
+    """
+
+    def __init__(self, schema: GraphSchema, most_dense: int | None = None) -> None:
         self._schema = schema
+        self._most_dense = most_dense
         self._idle: list[_C.BatchBuilder] = []
         self._lock = threading.Lock()
 
@@ -54,7 +61,7 @@ class BuilderPool:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        return _C.BatchBuilder(list(self._schema.num_nodes), list(self._schema.edge_specs))
+        return _C.BatchBuilder(list(self._schema.num_nodes), list(self._schema.edge_specs), self._most_dense)
 
     def give_back(self, builder: _C.BatchBuilder) -> None:
         """Takes a builder back whose batch is finished."""

@@ -111,15 +111,17 @@ SampledSubgraph sample(BatchBuilder& builder, const Typed& graph, DrawMethod how
 void check_method(DrawMethod how, bool disjoint) {
   ThreadPool one(1);
   const Typed graph = typed_graph(how, one);
-  BatchBuilder builder = make_builder();
+  BatchBuilder builder = make_builder(), sparse({kUsers, kItems}, {{0, 1}, {0, 0}}, kItems);  // users are more
   for (int64_t fanout : {3, 120, -1}) {
     if (fanout == -1 && disjoint && how.times == TimeRule::kIgnore) continue;  // large, and the same as the others
     const SampledSubgraph expected = sample(builder, graph, how, fanout, disjoint, Way::kWhole, one);
     CHECK(expected.rows[0].numel() > 100);
     for (int threads = 1; threads <= 4; ++threads) {
       ThreadPool pool(threads);
-      for (Way way : {Way::kWhole, Way::kInPieces, Way::kAdded, Way::kAnswered})
+      for (Way way : {Way::kWhole, Way::kInPieces, Way::kAdded, Way::kAnswered}) {
         CHECK(equal(sample(builder, graph, how, fanout, disjoint, way, pool), expected));
+        CHECK(equal(sample(sparse, graph, how, fanout, disjoint, way, pool), expected));
+      }
     }
   }
 }

@@ -13,6 +13,7 @@ from ... import _C
 from ...core import thread_pool, to_optional_tensor, to_tensor
 from ...data.schema import NODE_TIME, store_name
 from ...errors import ProtocolError
+from ...sampler.epochs.batches_together import MOST_DENSE_NODES
 from ...sampler.links.negative_slots import FilledSlots, NegativeSlots, fill_by_asking
 from ...sampler.local_graph import BuilderPool, HopSampler, begin_batch, to_subgraph
 from ...sampler.plan import SamplingPlan
@@ -134,7 +135,7 @@ class PartitionedGraph:
             with_edge_ids=plan.with_edge_ids,
             seed=plan.seed,
         )
-        self._builders = BuilderPool(plan.schema)
+        self._builders = BuilderPool(plan.schema, MOST_DENSE_NODES)
 
     def _pieces(self, partition: int) -> list[_C.Csr]:
         """By edge type, what a partition at hand holds; of another nothing."""

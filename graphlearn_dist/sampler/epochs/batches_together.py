@@ -15,6 +15,9 @@ _MOST_BATCHES = 16
 _MOST_EDGES = 1 << 22  # of all of them; to sample as many takes many times what handing them on does
 _MOST_BYTES = 64 << 20  # likewise, to move them
 _MOST_TABLE_BYTES = 256 << 20  # of the tables of local ids, one for each batch under way
+# Such a table has an entry for each node of a type, up to so many nodes, as that is fast. Of more nodes it grows with
+# the batch: several batches under way would have many times the memory, and use little of it, which is not faster then.
+MOST_DENSE_NODES = 1 << 25
 _LEAST_PLACES = 8  # for groups, in the memory of a worker
 # Batches that reach much of a graph want many of the same rows, and two of them ask other processes for each once. That
 # is worth more memory: a pair is a fifth of it at most, and is expected to be a third, as fewer nodes than expected
@@ -26,6 +29,7 @@ _BYTES_OF_AN_ID = 8
 _BYTES_OF_AN_EDGE = {"edge_index": 16, "adj_t": 4}
 _BYTES_OF_A_NODE = {"edge_index": _BYTES_OF_AN_ID, "adj_t": _BYTES_OF_AN_ID + 4}
 _TABLE_BYTES_OF_A_NODE = 4
+_TABLE_BYTES_OF_A_BATCH_NODE = 64
 
 
 def batches_together(
@@ -52,8 +56,8 @@ def batches_together(
         pair_bytes: that two of them may be expected to take, where rows that both want are asked for once; see
             ``expected_pair_bytes``.
     """
-    by_tables = _MOST_TABLE_BYTES // (_TABLE_BYTES_OF_A_NODE * max(sum(plan.schema.num_nodes), 1))
     size = _expected_size(config, plan, seed_types)
+    by_tables = _MOST_TABLE_BYTES // max(_table_bytes(plan.schema.num_nodes, None if size is None else size[0]), 1)
     if size is None:
         return 1 if wish is None else max(1, min(wish, by_tables))
     nodes, edges = size
@@ -118,6 +122,16 @@ def _expected_size(
         frontier = [reached(*of_type, i) for i, of_type in enumerate(zip(drawn, nodes, strict=True))]
         nodes = [before + new for before, new in zip(nodes, frontier, strict=True)]
     return nodes, edges
+
+
+def _table_bytes(num_nodes: Sequence[int], of_batch: Sequence[float] | None) -> int:
+    """Of the tables of local ids of one batch, by nodes of each type; None: a batch may have all of them."""
+    return sum(
+        _TABLE_BYTES_OF_A_NODE * count
+        if count <= MOST_DENSE_NODES or of_batch is None
+        else _TABLE_BYTES_OF_A_BATCH_NODE * round(of_batch[i])
+        for i, count in enumerate(num_nodes)
+    )
 
 
 def _row_bytes(stores: Mapping[str, Any], num_types: int, *, edges: bool) -> list[float]:

@@ -14,6 +14,7 @@ from graphlearn_dist.data.schema import GraphSchema
 from graphlearn_dist.sampler import EdgeSamplerInput, NeighborSampler, NodeSamplerInput
 from graphlearn_dist.sampler.base import SamplingConfig, SamplingType
 from graphlearn_dist.sampler.epochs.batches_together import (
+    MOST_DENSE_NODES,
     _expected_size,
     batches_together,
     expected_pair_bytes,
@@ -128,10 +129,17 @@ def test_types_of_seeds() -> None:
 
 
 def test_tables_of_local_ids_do_not_fill_the_memory() -> None:
-    """Every batch under way has one of as many entries as the graph has nodes."""
+    """Every batch under way has one of as many entries as the graph has nodes, or of a few for each of its own."""
     config = SamplingConfig(NODE, [2], 4, True, False, False, False, False, False, "in", 0)
     found = [together(config, one_type(n), wish=7) for n in (1, 5_000_000, 20_000_000, 1 << 40)]
-    assert found == [7, 7, 3, 1]
+    assert found == [7, 7, 3, 7]
+    least = MOST_DENSE_NODES
+    assert [together(config, one_type(n), wish=16) for n in (least, least + 1)] == [2, 16]
+    # Types count apart.
+    assert together(config, replace(TYPED, num_nodes=(least // 2, 1 << 40)), wish=16) == 3
+    # 256 MiB of tables are some four million nodes of batches.
+    large = replace(config, num_neighbors=[20], batch_size=50_000)
+    assert together(large, one_type(1 << 40), wish=7) == 3
     unknown = replace(config, num_neighbors=[-1])
     assert [together(unknown, one_type(n), wish=7) for n in (1, 1 << 40)] == [7, 1]
 
