@@ -34,6 +34,7 @@ from host_situations import SITUATIONS
 
 WORKS = {"large": ([15, 10, 5], 1024), "small": ([10, 5], 256)}
 GRAPHS = ("one type", "typed", "communities", "communities, near")  # the last two are one graph
+MODES = ("remote", "mp", "collocated")
 Turns = list[dict[str, float]]
 
 
@@ -45,6 +46,7 @@ class Case:
     graph: str
     work: str
     features: bool
+    mode: str
 
     @property
     def loader(self) -> dict[str, Any]:
@@ -56,7 +58,8 @@ class Case:
     def label(self) -> str:
         """What the table calls it."""
         fanout, batch_size = WORKS[self.work]
-        return f"{self.hosts}, {self.graph}, {fanout} x {batch_size}{', features' if self.features else ''}"
+        mode = "" if self.mode == "remote" else f", {self.mode}"
+        return f"{self.hosts}, {self.graph}{mode}, {fanout} x {batch_size}{', features' if self.features else ''}"
 
 
 def measure(
@@ -100,16 +103,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-hosts-") as folder:
         root = Path(folder)
         graphs = Graphs(args.dir or root, args)
-        for graph, count in itertools.product(args.graphs, args.hosts):
+        for graph, count, mode in itertools.product(args.graphs, args.hosts, args.modes):
             with ExitStack() as stack:
                 hosts = stack.enter_context(open_hosts(count, args))
                 local = stack.enter_context(InProcess(graph, graphs, root, args))
-                job = stack.enter_context(Job(hosts, count, graph, graphs, root, args))
+                job = stack.enter_context(Job(hosts, count, graph, graphs, root, args, mode=mode))
                 wire = stack.enter_context(Wire(hosts, count))
-                there = peers if graph == "one type" and isinstance(hosts, Namespaces) else []
+                is_peers = graph == "one type" and mode == "remote" and isinstance(hosts, Namespaces)
+                there = peers if is_peers else []
                 others = [stack.enter_context(PeerJob(peer, hosts, count, root, args)) for peer in there]
                 for work, features in itertools.product(args.works, args.rows):
-                    case = Case(count, graph, work, features == "features")
+                    case = Case(count, graph, work, features == "features", mode)
                     rows.append(measure(case, job, local, wire, others, args))
                     print(f"{case.label}: {rows[-1]['factor']:.2f} times the CPU of the loader in process", flush=True)
         situations = {}
@@ -137,6 +141,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--features", type=int, default=64)
     parser.add_argument("--hosts", type=int, nargs="*", default=[1, 2, 4, 8])
     parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS[:2]))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES[:1], help="who makes batches")
     parser.add_argument("--works", nargs="+", choices=list(WORKS), default=list(WORKS), help="batches")
     parser.add_argument("--rows", nargs="+", choices=["bare", "features"], default=["bare", "features"])
     parser.add_argument("--rate", help="of every link in either direction, such as 1gbit; no limit by default")

@@ -32,6 +32,7 @@ from tests.support.hosts import HostNetwork, host_network, why_no_hosts  # noqa:
 
 DEADLINE_S = 300.0  # only a hang takes as long
 PORT = 29400
+HOLDERS = (b'"role": "server"', b'"role": "member"')
 SETTLE_S = 1.0  # of a turn before it is measured: batches made ahead are read, those under way are as many as later
 
 
@@ -187,7 +188,7 @@ class Readers:
     Attributes:
         servers: the programs that serve; filled by who starts them.
         trainers: likewise those that read.
-        counters: the files in which trainers count batches.
+        counters: the files in which trainers count batches, and the requests that they answer each other.
     """
 
     def __init__(self, hosts: Hosts, count: int, root: Path) -> None:
@@ -197,7 +198,7 @@ class Readers:
         self._stack = ExitStack()
         self.counters = [root / f"{uuid.uuid4()}.count" for _ in range(count)]
         for counter in self.counters:
-            np.zeros(1, np.int64).tofile(counter)
+            np.zeros(2, np.int64).tofile(counter)
         self._counts = [np.memmap(counter, np.int64, "r") for counter in self.counters]
 
     def ask(self, programs: Sequence[LineProgram], **command: Any) -> list[dict[str, Any]]:
@@ -237,8 +238,8 @@ class Readers:
         return time.perf_counter(), cpu_seconds(pids), self.hosts.sent_bytes(), self.requests(), batches
 
     def requests(self) -> int:
-        """How many the servers have answered; 0 where they do not say."""
-        return 0
+        """How many were answered; 0 where nobody says."""
+        return sum(int(counts[1]) for counts in self._counts)
 
     def __enter__(self: Opened) -> Opened:
         return self
@@ -258,7 +259,10 @@ def start_program(command: Sequence[str], label: str, environment: dict[str, str
 
 
 class Job(Readers):
-    """Servers and trainers of one graph on so many hosts, and so many other clients beside them."""
+    """Servers and trainers of one graph on so many hosts, and so many other clients beside them.
+
+    In other modes than ``remote`` there are trainers only, which hold the partitions and answer each other.
+    """
 
     def __init__(
         self,
@@ -269,6 +273,7 @@ class Job(Readers):
         root: Path,
         args: argparse.Namespace,
         *,
+        mode: str = "remote",
         num_others: int = 1,
     ):
         super().__init__(hosts, count, root)
@@ -285,15 +290,15 @@ class Job(Readers):
         }  # fmt: skip
         options = {} if args.row_cache is None else {"row_cache": args.row_cache}
         directory = graphs.get(graph, count)
+        role, loader = trainer_of(mode, args)
         with ExitStack() as undo:
-            for rank in range(count):
+            for rank in range(count if mode == "remote" else 0):
                 server = self._start("server", rank, directory=directory, options=options)
                 self.servers.append(undo.enter_context(server))
             for server in self.servers:
                 server.answer(DEADLINE_S, "start")
-            loader = {"num_workers": args.workers, "buffer_size": args.buffer}
             for rank, counter in enumerate(self.counters):
-                trainer = self._start("trainer", rank, counter=str(counter), options=loader)
+                trainer = self._start(role, rank, directory=directory, counter=str(counter), options=loader)
                 self.trainers.append(undo.enter_context(trainer))
             for trainer in self.trainers:
                 trainer.answer(DEADLINE_S, "start")
@@ -314,8 +319,8 @@ class Job(Readers):
         return start_program(self.hosts.command(self.count - 1, program(job)), "flood", self._environment)
 
     def requests(self) -> int:
-        """How many the servers have answered."""
-        return sum(reply["requests"] for reply in self.ask(self.servers, op="stats"))
+        """How many servers, or trainers, have answered."""
+        return super().requests() + sum(reply["requests"] for reply in self.ask(self.servers, op="stats"))
 
     def wait_for_copies(self) -> None:
         """Returns when no server fetches copies of others' rows."""
@@ -334,17 +339,28 @@ class Job(Readers):
                 Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def peaks(self) -> dict[str, float]:
-        """MiB that a server and a sampling worker had at most."""
+        """MiB that a server, or a trainer that holds a partition, and a sampling worker had at most."""
         found = {"server_mib": 0.0, "worker_mib": 0.0}
         for pid in self.pids():
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-            is_server = b"host_programs.py" in line and b'"role": "server"' in line  # not a peer's
+            is_server = b"host_programs.py" in line and any(role in line for role in HOLDERS)  # not a peer's
             kind = "server_mib" if is_server else "worker_mib" if b"fork_server" in line else None
             if kind:
                 status = Path(f"/proc/{pid}/status").read_text()
                 peak = next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmHWM:"))
                 found[kind] = max(found[kind], peak / 1024)
         return found
+
+
+def trainer_of(mode: str, args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """The role of a mode's trainers, and the options of their loaders."""
+    match mode:
+        case "remote":
+            return "trainer", {"num_workers": args.workers, "buffer_size": args.buffer}
+        case "mp":
+            return "member", {"num_workers": args.workers, "channel_size": args.buffer}
+        case _:
+            return "member", {"num_workers": 0}
 
 
 class Wire:

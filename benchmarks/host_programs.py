@@ -4,35 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
 from host_reader import Job, Reader, answer, commands, compute, is_told, run, uses_of
 
 from graphlearn_dist.distributed import (
+    CollocatedDistSamplingWorkerOptions,
     DistDataset,
     DistEmbedding,
     DistNeighborLoader,
     DistServer,
+    MpDistSamplingWorkerOptions,
     RemoteDistSamplingWorkerOptions,
     SparseAdam,
     async_request_server,
     init_client,
     init_server,
+    init_worker_group,
     shutdown_client,
     shutdown_server,
 )
 from graphlearn_dist.distributed.dist_server import get_server
-from graphlearn_dist.distributed.rpc import get_endpoint
+from graphlearn_dist.distributed.rpc import get_endpoint, init_rpc, shutdown_rpc
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.rpc import endpoint
 from graphlearn_dist.rpc.peers import links
 
 IN_FLIGHT = 16  # requests of a client that floods a server
+BATCHES_AHEAD = 4  # of a collocated loader, as many as a sampling process has under way
 
 
 def pretend_a_host(job: Job) -> None:
@@ -90,6 +96,44 @@ def train(job: Job) -> None:
         reader.do(command, open_loader)
     answer(exit=True)
     shutdown_client()
+
+
+def train_with_partition(job: Job) -> None:
+    """Holds a partition, samples by itself or by processes of its own, and answers the other trainers."""
+    pretend_a_host(job)
+    dataset = DistDataset()
+    dataset.load(job["directory"], job["rank"])
+    init_worker_group(job["servers"], job["rank"])
+    init_rpc(job["master"], job["port"])
+    counts = np.memmap(job["counter"], np.int64, "r+")
+    threading.Thread(target=count_requests, args=(counts,), daemon=True).start()
+    answer(up=True)
+    options: Any
+    if job["options"]["num_workers"]:
+        options = MpDistSamplingWorkerOptions(**job["options"])
+    else:
+        options = CollocatedDistSamplingWorkerOptions(prefetch_size=BATCHES_AHEAD)
+
+    def open_loader(command: Job) -> Any:
+        is_near = job["locality"] is not None
+        epoch = {"shard": (job["rank"], job["servers"]), "random_seed": 0} if is_near else {"random_seed": job["rank"]}
+        return DistNeighborLoader(
+            dataset, command["fanout"], seeds_of(job), command["batch_size"], True, edge_dir="in",
+            collect_features=command["features"], worker_options=options, locality=job["locality"], **epoch,
+        )  # fmt: skip
+
+    reader = Reader(job)
+    for command in commands():
+        reader.do(command, open_loader)
+    answer(exit=True)
+    shutdown_rpc(graceful=False)  # trainers are ended one after another
+
+
+def count_requests(counts: Any) -> None:
+    """Writes down how many requests this process has answered, ten times a second."""
+    while True:
+        counts[1] = get_endpoint().stats().requests_served
+        time.sleep(0.1)
 
 
 def learn(command: Job, job: Job) -> Iterator[Any]:
@@ -185,6 +229,7 @@ ROLES = {
     "server": serve,
     "wire": move_bytes,
     "trainer": train,
+    "member": train_with_partition,
     "in process": read_in_process,
     "flood": flood,
     "busy": keep_busy,

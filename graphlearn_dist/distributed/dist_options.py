@@ -23,7 +23,7 @@ _MAX_CONCURRENCY = 32
 _MAX_TOGETHER = 64  # all of them are in a worker's memory before the first can be handed on
 _MAX_RPC_THREADS = 16
 _MOST_AHEAD = 64  # requests of a loader at a server, which refuses what waits for it by the thousand
-_DEFAULT_BUFFER_BYTES = 1 << 30
+DEFAULT_BUFFER_BYTES = 1 << 30  # for finished batches
 _LEAST_MESSAGES = 32  # of each worker in an epoch: then all have about as many batches
 _START_TIMEOUT_S = 300.0  # workers take a second or two; more on a machine that is busy, or short of memory
 
@@ -44,12 +44,15 @@ class _BasicDistSamplingWorkerOptions:
     num_rpc_threads: int | None
     rpc_timeout: float
     num_threads: int
+    batches_per_message: int | None
     use_all2all: bool
 
     def _check(self, **at_least: int) -> None:
         """Refuses what no mode can do; ``at_least`` are the smallest values of fields that count something."""
         if self.num_rpc_threads is not None:
             at_least["num_rpc_threads"] = 1
+        if self.batches_per_message is not None:
+            at_least["batches_per_message"] = 1
         for name, smallest in {"num_threads": 1, **at_least}.items():
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
@@ -61,6 +64,10 @@ class _BasicDistSamplingWorkerOptions:
             raise InvalidArgumentError(
                 f"rpc_timeout: expected at most {threading.TIMEOUT_MAX:g} seconds, got {self.rpc_timeout}"
             )
+        if self.batches_per_message is not None and self.batches_per_message > _MAX_TOGETHER:
+            raise InvalidArgumentError(
+                f"batches_per_message: expected at most {_MAX_TOGETHER}, got {self.batches_per_message}"
+            )
         if self.use_all2all:
             warn_no_effect("use_all2all", "the rows of a batch come in one request a partition already")
 
@@ -68,6 +75,24 @@ class _BasicDistSamplingWorkerOptions:
     def rpc_threads(self) -> int:
         """Threads that answer other processes' requests."""
         return 1 if self.num_rpc_threads is None else self.num_rpc_threads
+
+    @property
+    def _num_makers(self) -> int:
+        """Processes that make batches, in one place."""
+        return 1
+
+    def group_of(self, most: int, num_batches: int, num_servers: int = 1) -> int:
+        """How many of a run's batches travel together, at ``most`` so many as whoever makes them said.
+
+        All workers shall have about as many batches.
+        """
+        even = num_batches // (_LEAST_MESSAGES * self._num_makers * num_servers)
+        return most if self.batches_per_message is not None else max(1, min(most, even))
+
+
+def _messages_ahead(batches: int, group: int) -> int:
+    """Messages of ``group`` batches each that are under way for so many batches: one is read while another is made."""
+    return max(min(2, batches), -(-batches // group))
 
 
 class _WorkerProcessOptions(_BasicDistSamplingWorkerOptions):
@@ -78,20 +103,13 @@ class _WorkerProcessOptions(_BasicDistSamplingWorkerOptions):
     worker_concurrency: int
     max_restarts: int
     start_timeout: float
-    batches_per_message: int | None
 
     def _check(self, **at_least: int) -> None:
-        if self.batches_per_message is not None:
-            at_least["batches_per_message"] = 1
         super()._check(num_workers=1, worker_concurrency=1, max_restarts=0, **at_least)
         _check_seconds("start_timeout", self.start_timeout)
         if self.worker_concurrency > _MAX_CONCURRENCY:
             raise InvalidArgumentError(
                 f"worker_concurrency: expected at most {_MAX_CONCURRENCY}, got {self.worker_concurrency}"
-            )
-        if self.batches_per_message is not None and self.batches_per_message > _MAX_TOGETHER:
-            raise InvalidArgumentError(
-                f"batches_per_message: expected at most {_MAX_TOGETHER}, got {self.batches_per_message}"
             )
         given: Any = self.worker_devices
         if given is not None and not isinstance(given, (list, tuple)):
@@ -104,13 +122,9 @@ class _WorkerProcessOptions(_BasicDistSamplingWorkerOptions):
                 f"worker_devices: expected one for each of {self.num_workers} workers, got {self.worker_devices}"
             )
 
-    def group_of(self, most: int, num_batches: int, num_servers: int = 1) -> int:
-        """How many of a run's batches travel together, at ``most`` so many as whoever makes them said.
-
-        All workers shall have about as many batches.
-        """
-        even = num_batches // (_LEAST_MESSAGES * self.num_workers * num_servers)
-        return most if self.batches_per_message is not None else max(1, min(most, even))
+    @property
+    def _num_makers(self) -> int:
+        return self.num_workers
 
     @property
     def rpc_threads(self) -> int:
@@ -126,8 +140,14 @@ class CollocatedDistSamplingWorkerOptions(_BasicDistSamplingWorkerOptions):
         master_port: its port; the one after ``MASTER_PORT`` if None.
         num_rpc_threads: threads that answer other workers' requests.
         rpc_timeout: deadline of each request, and of each batch, in seconds.
-        prefetch_size: batches sampled, in a thread, ahead of the one that is asked for; 0 samples when asked.
+        prefetch_size: batches sampled, in a thread, ahead of the one that is asked for; 0 samples when asked. Where
+            several are made together (``batches_per_message``), so many in whole groups, and two groups at least (one
+            where it is 1).
         num_threads: threads of one batch; never changes it.
+        batches_per_message: most batches that are made together where other workers are asked for what they have, as
+            each costs less then; never changes them. At most 64. None has it follow from batch size and fan-outs, up
+            to 16 of batches of some ten thousand edges and one of some million (two where they reach much of the
+            graph, and rows of other workers that both want are asked for once), and from how many batches there are.
         use_all2all: without effect, a warning says so once: features come in one request a partition already.
     """
 
@@ -137,10 +157,15 @@ class CollocatedDistSamplingWorkerOptions(_BasicDistSamplingWorkerOptions):
     rpc_timeout: float = 180
     prefetch_size: int = 2
     num_threads: int = 1
+    batches_per_message: int | None = field(default=None, kw_only=True)
     use_all2all: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         self._check(prefetch_size=0)
+
+    def groups_ahead(self, group: int) -> int:
+        """Groups of so many batches that are under way ahead of the reader."""
+        return _messages_ahead(self.prefetch_size, group)
 
 
 @dataclass(frozen=True)
@@ -196,7 +221,7 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
     @property
     def buffer_bytes(self) -> int:
         """Shared memory for batches of all workers."""
-        return _DEFAULT_BUFFER_BYTES if self.channel_size is None else parse_size(self.channel_size)
+        return DEFAULT_BUFFER_BYTES if self.channel_size is None else parse_size(self.channel_size)
 
 
 @register_message
@@ -269,7 +294,7 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
     @property
     def buffer_bytes(self) -> int:
         """Shared memory for batches on each server."""
-        return _DEFAULT_BUFFER_BYTES if self.buffer_size is None else parse_size(self.buffer_size)
+        return DEFAULT_BUFFER_BYTES if self.buffer_size is None else parse_size(self.buffer_size)
 
     @property
     def credit_bytes(self) -> int:
@@ -277,8 +302,8 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
         return self.buffer_bytes if self.prefetch_bytes is None else parse_size(self.prefetch_bytes)
 
     def requests_ahead(self, group: int) -> int:
-        """Requests under way at each server, for ``group`` batches each: one is read while another one is made."""
-        return min(_MOST_AHEAD, max(min(2, self.prefetch_size), -(-self.prefetch_size // group)))
+        """Requests under way at each server, for ``group`` batches each."""
+        return min(_MOST_AHEAD, _messages_ahead(self.prefetch_size, group))
 
     @property
     def request(self) -> ProducerRequest:

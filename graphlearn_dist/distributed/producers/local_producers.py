@@ -29,10 +29,15 @@ from ...utils.coroutines import run_local
 from ...utils.device import wait_for_stream
 from ..dist_context import get_context
 from ..dist_dataset import DistDataset
-from ..dist_options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions, ProducerRequest
+from ..dist_options import (
+    DEFAULT_BUFFER_BYTES,
+    CollocatedDistSamplingWorkerOptions,
+    MpDistSamplingWorkerOptions,
+    ProducerRequest,
+)
 from ..event_loop import LoopThread
 from ..partitions.partition_input import resolve_among, resolve_here
-from ..sampling.batches import NoPeers, PartitionedBatches, place_in_pool, tell_where_sampled
+from ..sampling.batches import NoPeers, PartitionedBatches, most_together, place_in_pool, tell_where_sampled, together
 from ..session.group_peers import find_holders, open_peers
 from ..workers.sampling_producer import SamplingProducer
 from ..workers.upcoming import Upcoming
@@ -70,6 +75,10 @@ class LocalProducer(BatchProducer):
         self._near = order_of_seeds(config, self._input, dataset)
         self._thread = LoopThread(thread_name)
         self._number = next(_numbers)
+        self._group = 1  # of the run
+
+    def _group_of(self, position: int) -> Sequence[int]:
+        return range(position, (position // self._group + 1) * self._group)
 
     @property
     def trace_key(self) -> int:
@@ -83,6 +92,7 @@ class LocalProducer(BatchProducer):
 class CollocatedProducer(LocalProducer):
     """Samples in this process: ``prefetch_size`` batches ahead in a thread, or, with 0, when a batch is asked for.
 
+    Where other workers are asked, batches are made in groups, as in sampling processes.
     A GPU that the graph lies on samples, and batches stay there; in a thread, on a stream of its own beside training.
 
     Args:
@@ -118,7 +128,20 @@ class CollocatedProducer(LocalProducer):
         # Batches that are made when they are asked for, and wait for nobody, need no thread.
         waits = not isinstance(self._peers, NoPeers) or self._batches.reads_disk
         self._is_synchronous = options.prefetch_size == 0 and not waits
+        self._options = options
+        self._together = self._most_together(dataset, config)
+        self._alone_until = -1  # position in the run: batches before it are made one by one
         self._upcoming: Upcoming | None = None  # of the run
+
+    def _most_together(self, dataset: DistDataset, config: SamplingConfig) -> int:
+        """How many of its batches may be made together."""
+        asks, options = self._holders.some_are_asked, self._options
+        if not asks or options.prefetch_size == 0:
+            return 1
+        wish = options.batches_per_message
+        return most_together(
+            dataset, self._input, config, self._batches.plan, DEFAULT_BUFFER_BYTES, wish, asks_others=asks
+        )
 
     @property
     def where(self) -> str:
@@ -142,25 +165,38 @@ class CollocatedProducer(LocalProducer):
             self._end_upcoming()
             if (enter := self._copies.beside_training(None)) is not None:
                 self._thread.run(_call(enter))
-            self._upcoming = Upcoming(self._batches, run, epoch, BatchShare(indices).groups())
+            self._group = self._options.group_of(self._together, len(indices))
+            self._limit, self._alone_until = self._options.groups_ahead(self._group), -1
+            self._upcoming = Upcoming(self._batches, run, epoch, BatchShare(indices, self._group).groups())
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
         if self._upcoming is not None:
-            return self._thread.submit(self._make(request, self._upcoming))
+            positions = request.positions[: 1 if request.position < self._alone_until else None]
+            indices = [self._indices[position] for position in positions]
+            return self._thread.submit(self._make(request, indices, self._upcoming))
         made: Future[Any] = Future()
         made.set_result(run_local(self._batches.make(request.epoch, request.index, request.run)))
         return made
 
-    async def _make(self, request: BatchRequest, upcoming: Upcoming) -> Any:
+    async def _make(self, request: BatchRequest, indices: Sequence[int], upcoming: Upcoming) -> Any:
+        """These batches of a request; the first alone where that fails, which tells what fails."""
         upcoming.look_ahead(request.position)
-        indices = (request.index,)
         try:
-            named = request.epoch, indices, request.run
-            ((batch, rows),) = await self._batches.make_in(*named, place_in_pool, upcoming.take(indices))
-            wait_for_stream(self.device)  # the reader's stream knows nothing of this thread's
-            return with_rows(batch, rows)
+            try:
+                return await self._make_together(request, indices, upcoming)
+            except Exception:
+                if len(indices) == 1:
+                    raise
+            self._alone_until = request.positions[-1] + 1
+            return await self._make_together(request, indices[:1], upcoming)
         finally:
             upcoming.finish(indices)
+
+    async def _make_together(self, request: BatchRequest, indices: Sequence[int], upcoming: Upcoming) -> Any:
+        named = request.epoch, indices, request.run
+        made = await self._batches.make_in(*named, place_in_pool, upcoming.take(indices))
+        wait_for_stream(self.device)  # the reader's stream knows nothing of this thread's
+        return together([with_rows(batch, rows) for batch, rows in made])
 
     def _end_upcoming(self) -> None:
         if self._upcoming is not None and self._thread.is_running:
@@ -201,7 +237,6 @@ class MpProducer(LocalProducer):
     ) -> None:
         super().__init__(dataset, sampler_input, config, options, 2 * options.num_workers, "sampling processes")
         self._options = options
-        self._group = 1
         self._producer = SamplingProducer(
             f"{_own_name()}, loader {self._number}",
             dataset,
@@ -258,9 +293,6 @@ class MpProducer(LocalProducer):
         self._group = self._options.group_of(self._producer.together, len(indices))
         share = BatchShare(indices, self._group)
         self._thread.run(self._producer.start_run(run, epoch, share), self._timeout_s, what)
-
-    def _group_of(self, position: int) -> Sequence[int]:
-        return range(position, (position // self._group + 1) * self._group)
 
     def _ask(self, request: BatchRequest) -> Future[Any]:
         return self._thread.submit(self._fetch(request))

@@ -13,15 +13,16 @@ import torch
 from ...core import pooled_empty
 from ...data.disk_tier import Announced
 from ...data.schema import NODE_LABEL, store_name
-from ...messages import SampledBatch
+from ...messages import SampledBatch, SampledBatches
 from ...partition import CachedRows
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batch_maker import BatchMaker, unwritten_edges, wanted_rows, with_edges, with_rows, write_edges
 from ...sampler.batches import make_plan, whole_graph
 from ...sampler.device.device_graph import device_of
+from ...sampler.epochs.batches_together import batches_together, expected_pair_bytes, most_together_bytes
 from ...sampler.local_graph import LocalGraph
 from ...sampler.plan import SamplingPlan
-from ...sampler.tasks import HostGraph
+from ...sampler.tasks import HostGraph, seed_types_of
 from ...telemetry import BatchCounts, DeviceCacheCounts
 from ...telemetry.trace import set_batches, trace_stages, tracer
 from ...utils.tensor import on_host
@@ -78,6 +79,38 @@ def _tell_of_partitions(num_partitions: int) -> None:
     )
 
 
+def most_together(
+    dataset: DistDataset,
+    sampler_input: NodeSamplerInput | EdgeSamplerInput,
+    config: SamplingConfig,
+    plan: SamplingPlan,
+    memory_bytes: int,
+    wish: int | None,
+    *,
+    asks_others: bool,
+) -> int:
+    """How many batches of a loader may be made together, see ``batches_together``.
+
+    Args:
+        dataset: a partition.
+        sampler_input: the loader's input nodes or links.
+        config: how batches are sampled.
+        plan: the same, resolved.
+        memory_bytes: for finished batches of who makes them.
+        wish: how many the user wants; None has it follow from their size.
+        asks_others: whether other processes are asked for some of their rows.
+    """
+    return batches_together(
+        config,
+        plan,
+        seed_types_of(sampler_input, dataset.schema),
+        dataset.stores(),
+        most_together_bytes(memory_bytes),
+        wish,
+        pair_bytes=expected_pair_bytes(memory_bytes) if asks_others else 0,
+    )
+
+
 def with_cached_graphs(
     dataset: DistDataset, services: Sequence[PartitionService], num_threads: int
 ) -> list[PartitionService]:
@@ -101,6 +134,7 @@ class PartitionedSampler:
 
     Attributes:
         collector: looks up rows.
+        plan: how to sample, resolved.
     """
 
     def __init__(
@@ -116,8 +150,8 @@ class PartitionedSampler:
     ) -> None:
         self._dataset, self._services, self._peers, self._num_threads = dataset, services, peers, num_threads
         self._schema = dataset.schema
-        plan = make_plan(dataset, config)
-        self._graph = self.graph_access(plan) if device is None else whole_graph(dataset, plan, num_threads)
+        self.plan = make_plan(dataset, config)
+        self._graph = self.graph_access(self.plan) if device is None else whole_graph(dataset, self.plan, num_threads)
         self._keeps_device = keeps_device and device is not None
         self.collector = FeatureCollector(dataset, services, peers, num_threads)
         names = self.collector.store_names
@@ -235,6 +269,11 @@ class PartitionedBatches:
         self._peers = peers
         self.trace_key = 0
 
+    @property
+    def plan(self) -> SamplingPlan:
+        """How batches are sampled, resolved."""
+        return self._sampler.plan
+
     def use_copies(self, copies: Mapping[str, CachedRows]) -> None:
         """See ``FeatureCollector.use_copies``."""
         self._sampler.collector.use_copies(copies)
@@ -304,3 +343,8 @@ def place_in_pool(batches: Sequence[SampledBatch], rows: Sequence[Rows]) -> list
         {name: pooled_empty(tuple(tensor.shape), tensor.dtype) for name, tensor in of_batch.items()}
         for of_batch in rows
     ]
+
+
+def together(batches: Sequence[SampledBatch]) -> SampledBatch | SampledBatches:
+    """What batches are handed on as."""
+    return batches[0] if len(batches) == 1 else SampledBatches(tuple(batches))

@@ -24,16 +24,14 @@ from ...rpc.wire.codec import decode
 from ...rpc.wire.encoded import release
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batches import make_plan, make_schedule, with_own_times
-from ...sampler.epochs.batches_together import batches_together, expected_pair_bytes, most_together_bytes
 from ...sampler.epochs.schedule import BatchIndices, BatchShare
-from ...sampler.tasks import seed_types_of
 from ...telemetry import MadeStats
 from ...telemetry.trace import BatchName
 from ..dist_dataset import DistDataset
 from ..dist_options import ProducerRequest
 from ..partitions.dataset_handle import CacheHandle, DatasetHandle
 from ..partitions.partition_peers import PartitionHolders
-from ..sampling.batches import tell_where_sampled
+from ..sampling.batches import most_together, tell_where_sampled
 from .batch_shelf import BatchShelf
 from .fork_server import hold_fork_server
 from .row_counts import RowCounts, SharedBatchCounts
@@ -103,15 +101,10 @@ class SamplingProducer:
         self._share = BatchShare(BatchIndices(0, 0))
         self._num_given = 0
         self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
-        self.together = batches_together(
-            config,
-            self.plan,
-            seed_types_of(sampler_input, dataset.schema),
-            dataset.stores(),
-            most_together_bytes(self._worker_bytes),
-            request.batches_per_message,
-            pair_bytes=expected_pair_bytes(self._worker_bytes) if holders.some_are_asked else 0,
-        )
+        self.together = most_together(
+            dataset, sampler_input, config, self.plan, self._worker_bytes, request.batches_per_message,
+            asks_others=holders.some_are_asked,
+        )  # fmt: skip
         self._shelf = BatchShelf(name, request.num_workers)
         self.fetch = self._shelf.fetch
         self.end = self._shelf.end

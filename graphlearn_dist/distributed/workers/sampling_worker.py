@@ -25,7 +25,7 @@ from ... import _C
 from ...config import trace_setting
 from ...data.feature import divide_memory
 from ...errors import ChannelClosedError, ChannelTimeoutError, MessageTooLargeError, SamplingWorkerError
-from ...messages import EndOfEpoch, SampledBatch, SampledBatches
+from ...messages import EndOfEpoch, SampledBatch
 from ...rpc.peers.identity import boot_id
 from ...rpc.shm.arena import SendingArena
 from ...rpc.wire.codec import encode
@@ -39,7 +39,7 @@ from ..partitions.dataset_handle import open_copies
 from ..partitions.host_partitions import open_partitions
 from ..partitions.partition_peers import Peers, ServerPeers
 from ..partitions.partition_service import PartitionService
-from ..sampling.batches import NoPeers, PartitionedBatches, Rows, place_in_pool
+from ..sampling.batches import NoPeers, PartitionedBatches, Rows, place_in_pool, together
 from .control import Control, receive_message, send_message
 from .pulse import start_pulse
 from .row_counts import open_counts
@@ -356,11 +356,6 @@ class SamplingWorker:
     def _failure(self, start: StartRun, index: int, error: Exception) -> Item:
         failure = describe_failure(self._setup.name, "sample", error, start.run, start.epoch, index)
         return ItemHeader(ItemKind.FAILURE, start.run, start.epoch, index), encode(failure)
-
-
-def together(batches: Sequence[SampledBatch]) -> SampledBatch | SampledBatches:
-    """What batches travel as."""
-    return batches[0] if len(batches) == 1 else SampledBatches(tuple(batches))
 
 
 async def _serve(control: Control) -> int:

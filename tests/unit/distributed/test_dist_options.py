@@ -58,7 +58,7 @@ def test_all2all_has_no_effect_and_says_so_once(options: Any, monkeypatch: pytes
     assert made[0] == made[1]
 
 
-@pytest.mark.parametrize("options", [MP, REMOTE])
+@pytest.mark.parametrize("options", [COLLOCATED, MP, REMOTE])
 @pytest.mark.parametrize("wrong", [0, -1, True, "3", 2.0, 65, 1 << 70])
 def test_batches_per_message(options: Any, wrong: Any) -> None:
     assert [options(batches_per_message=given).batches_per_message for given in (None, 1, 64)] == [None, 1, 64]
