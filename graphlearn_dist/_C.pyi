@@ -326,6 +326,7 @@ class BatchBuilder:
         with_edge_ids: bool,
         counter: Sequence[int],
         pool: ThreadPool,
+        leaves_edges: bool = False,
     ) -> tuple[Any, ...]: ...
 
 class DiskRows:

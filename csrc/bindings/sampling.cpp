@@ -187,12 +187,12 @@ void bind_sampling(py::module_& m) {
           },
           py::arg("leaves_edges") = false,
           "(nodes, edge_index, edge_ids, num_sampled_nodes, num_sampled_edges, trees), each a list by type. With "
-          "leaves_edges, edges that were added may be EdgeRuns in the place of a tensor.")
+          "leaves_edges, edges may be EdgeRuns in the place of a tensor.")
       .def(
           "sample",
           [](BatchBuilder& self, const std::vector<HeldGraph>& graphs, const std::vector<std::vector<int64_t>>& fanouts,
              const std::vector<DrawMethod>& how, bool with_edge_ids, const std::vector<int64_t>& counter,
-             ThreadPool& pool) {
+             ThreadPool& pool, bool leaves_edges) {
             for (const auto& hop : fanouts)
               if (hop.size() != graphs.size())
                 throw InvalidArgument("num_neighbors: expected one fan-out per edge type in every hop");
@@ -202,12 +202,13 @@ void bind_sampling(py::module_& m) {
             {
               GilReleased nogil;  // as above
               sample_all_hops(self, graphs, fanouts, how, with_edge_ids, counter, pool);
-              batch = self.finish();
+              batch = self.finish(leaves_edges, &pool);
             }
             return to_tuple(std::move(batch));
           },
           py::arg("graphs"), py::arg("fanouts"), py::arg("how"), py::arg("with_edge_ids"), py::arg("counter"),
-          py::arg("pool"), "After the seeds: every hop of the batch in one call, then finish().");
+          py::arg("pool"), py::arg("leaves_edges") = false,
+          "After the seeds: every hop of the batch in one call, then finish().");
 }
 
 }  // namespace gld

@@ -44,8 +44,7 @@ void copy_bytes(void* to, const void* from, size_t nbytes) {
   end_streaming();
 }
 
-ValueWriter::ValueWriter(int64_t* to, int64_t count)
-    : to_(to), is_streamed_(is_streamed(static_cast<size_t>(count) * sizeof(int64_t))) {}
+bool ValueWriter::streams(int64_t count) { return is_streamed(static_cast<size_t>(count) * sizeof(int64_t)); }
 
 void ValueWriter::pass_on() {
   int64_t passed = num_waiting_;

@@ -15,8 +15,11 @@ class ValueWriter {
   static constexpr int64_t kRoom = 1024;
   static constexpr int64_t kSpare = 8;
 
-  // For `count` values from `to` on.
-  ValueWriter(int64_t* to, int64_t count);
+  // Whether so many values are written past the caches.
+  static bool streams(int64_t count);
+
+  // For values from `to` on.
+  ValueWriter(int64_t* to, bool is_streamed) : to_(to), is_streamed_(is_streamed) {}
   // Where the next values are wanted: room for kRoom, and for kSpare behind them, which may be written in vain.
   int64_t* room() { return waiting_ + num_waiting_; }
   // So many were put there, at most kRoom.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <type_traits>
 
 #include "common/ordered_blocks.h"
@@ -63,44 +64,57 @@ struct StagedIds {
 // The first stage of a hop, block by block of the frontier: which neighbors are picked, and who they are.
 template <typename Graph>
 struct PickKernel {
+  using Index = typename Graph::Index;
+
   FrontierPicks<Graph, int64_t> picks;
   const int64_t* offsets;  // per block, its first edge
-  int64_t first_node;
-  int64_t *rows, *cols, *edge_ids;
-  int64_t num_neighbors;  // nodes of the neighbors' type
+  uint32_t* counts;        // per node of the frontier, its edges
+  Index* ids;              // per edge, its neighbor
+  uint32_t* nodes;         // per edge, the node of the frontier that it is of; null where nobody wants to know
+  int64_t* edge_ids;       // per edge, or null
+  int64_t num_neighbors;   // nodes of the neighbors' type
 
-  // Positions of the picks in the graph's arrays, into `rows`; the neighbors there are on their way to the cache.
-  void pick(int64_t block) const {
-    picks.pick(block * kBlock, std::min((block + 1) * kBlock, picks.num_nodes), Places{*this, offsets[block]});
+  // Positions of the block's picks in the graph's arrays; the neighbors there are on their way to the cache.
+  void pick(int64_t block, int64_t* positions) const {
+    const int64_t begin = block * kBlock, end = std::min((block + 1) * kBlock, picks.num_nodes);
+    std::fill(counts + begin, counts + end, 0);
+    picks.pick(begin, end, Places{*this, positions, nodes == nullptr ? nullptr : nodes + offsets[block]});
   }
 
   // Where picks are written, from an edge on.
   struct Places {
     const PickKernel& kernel;
-    int64_t edge;
+    int64_t* positions;
+    uint32_t* nodes;
 
-    int64_t* room() const { return kernel.rows + edge; }
+    int64_t* room() const { return positions; }
     template <typename PickAt>
     void operator()(int64_t i, int64_t count, PickAt pick_at) {
-      const int64_t start = kernel.picks.candidates[i].start, col = kernel.first_node + i;
+      const int64_t start = kernel.picks.candidates[i].start;
       const auto* indices = kernel.picks.graph.piece(i).indices;
+      kernel.counts[i] = static_cast<uint32_t>(count);
       for (int64_t j = 0; j < count; ++j) {
         const int64_t position = start + pick_at(j);
         __builtin_prefetch(indices + position);
-        kernel.rows[edge + j] = position;
-        kernel.cols[edge + j] = col;
+        positions[j] = position;
       }
-      edge += count;
+      positions += count;
+      if (nodes == nullptr) return;
+      std::fill_n(nodes, count, static_cast<uint32_t>(i));
+      nodes += count;
     }
   };
 
-  // Replaces positions by the ids that stand there, after which each is that of a node.
-  void read(int64_t block) const {
-    const int64_t begin = offsets[block], end = offsets[block + 1];
+  // The ids that stand at these positions, after which each is that of a node.
+  void read(int64_t block, const int64_t* positions) const {
+    const int64_t begin = offsets[block], count = offsets[block + 1] - begin;
+    const auto piece = [&](int64_t e) -> const auto& {
+      return picks.graph.piece(Graph::kInPieces ? nodes[begin + e] : 0);
+    };
     if (edge_ids != nullptr)
-      for (int64_t e = begin; e < end; ++e) edge_ids[e] = picks.graph.piece(cols[e] - first_node).edge_id_at(rows[e]);
-    for (int64_t e = begin; e < end; ++e) rows[e] = picks.graph.piece(cols[e] - first_node).indices[rows[e]];
-    check_neighbors(rows + begin, end - begin, num_neighbors);
+      for (int64_t e = 0; e < count; ++e) edge_ids[begin + e] = piece(e).edge_id_at(positions[e]);
+    for (int64_t e = 0; e < count; ++e) ids[begin + e] = piece(e).indices[positions[e]];
+    check_neighbors(ids + begin, count, num_neighbors);
   }
 };
 
@@ -147,33 +161,6 @@ void GrowingArray::reserve(int64_t capacity) {
   capacity_ = wanted;
 }
 
-void EdgePairs::clear() {
-  largest_ = std::max(largest_, size_);
-  capacity_ = largest_ + largest_ / 8;
-  memory_ = empty({2 * capacity_}, kInt64);
-  size_ = 0;
-}
-
-void EdgePairs::extend(int64_t count) {
-  const int64_t size = size_ + count;
-  if (size <= capacity_) {
-    std::memmove(rows() + size, cols(), size_ * sizeof(int64_t));
-  } else {
-    Tensor grown = empty({2 * size}, kInt64);
-    std::copy_n(rows(), size_, grown.as<int64_t>());
-    std::copy_n(cols(), size_, grown.as<int64_t>() + size);
-    memory_ = std::move(grown);
-    capacity_ = size;
-  }
-  size_ = size;
-}
-
-Tensor EdgePairs::view() const {
-  Tensor view = memory_;
-  view.shape = {2, size_};
-  return view;
-}
-
 Tensor GrowingArray::view(int64_t begin, int64_t end) const {
   Tensor view = memory_;
   view.data = data_ + begin;
@@ -195,7 +182,7 @@ BatchBuilder::BatchBuilder(std::vector<int64_t> num_nodes, std::vector<EdgeTypeS
     if (spec.seed_type < 0 || spec.seed_type >= num_types || spec.neighbor_type < 0 || spec.neighbor_type >= num_types)
       throw InvalidArgument(message("edge_types: node types ", spec.seed_type, ", ", spec.neighbor_type,
                                     " are outside [0, ", num_types, ")"));
-    edges_.push_back({spec, {}, {}, {}, 0, {}});
+    edges_.push_back({spec, {}, {}, 0, {}});
   }
 }
 
@@ -243,7 +230,6 @@ void BatchBuilder::begin(int64_t num_seeds, int64_t max_new_nodes, bool with_edg
     node.per_hop.assign(1, 0);
   }
   for (EdgeState& edge : edges_) {
-    edge.pairs.clear();
     edge.runs.clear();
     if (with_edge_ids) edge.edge_ids.clear();
     edge.hop_edges = 0;
@@ -336,11 +322,6 @@ int64_t BatchBuilder::frontier_size(int node_type) const {
   return node.frontier_end - node.frontier_begin;
 }
 
-void BatchBuilder::check_way(const EdgeState& edge, bool is_sampled_here) const {
-  if ((is_sampled_here ? edge.runs.size() : edge.pairs.size()) > 0)
-    throw InvalidArgument("hop: expected all hops of a batch to be sampled here, or all to be added, got both");
-}
-
 void BatchBuilder::reserve(EdgeState& edge, int64_t count) {
   if (with_edge_ids_) edge.edge_ids.reserve(edge.edge_ids.size() + count);
   GrowingArray& nodes = nodes_[edge.spec.neighbor_type].nodes;
@@ -349,16 +330,8 @@ void BatchBuilder::reserve(EdgeState& edge, int64_t count) {
   edge.hop_edges += count;
 }
 
-int64_t BatchBuilder::extend(EdgeState& edge, int64_t count) {
-  reserve(edge, count);
-  const int64_t first = edge.pairs.size();
-  edge.pairs.extend(count);
-  if (with_edge_ids_) edge.edge_ids.set_size(first + count);
-  return first;
-}
-
-template <typename Id, typename Local, typename TreeOf>
-void BatchBuilder::relabel(EdgeState& edge, const Id* ids, int64_t count, Local* locals, TreeOf tree_of) {
+template <typename Id, typename TreeOf>
+void BatchBuilder::relabel(EdgeState& edge, const Id* ids, int64_t count, uint32_t* locals, TreeOf tree_of) {
   NodeState& node = nodes_[edge.spec.neighbor_type];
   int64_t* nodes = node.nodes.data();
   int64_t next = node.nodes.size();
@@ -426,36 +399,56 @@ void BatchBuilder::sample_frontier(EdgeState& edge, const Graph& graph, uint64_t
   });
   if (is_ahead) ask_for_rows(graph, candidates, count, with_edge_ids_);
   offsets[0] = 0;
-  for (int64_t block = 0; block < num_blocks; ++block) offsets[block + 1] += offsets[block];
-  const int64_t first_edge = extend(edge, offsets[num_blocks]);
-  const int64_t* const ids = seeds.nodes.data() + first_node;  // extend() may have moved them
+  int64_t largest = 0;  // block, in edges
+  for (int64_t block = 0; block < num_blocks; ++block) {
+    largest = std::max(largest, offsets[block + 1]);
+    offsets[block + 1] += offsets[block];
+  }
+  const int64_t total = offsets[num_blocks];
+  reserve(edge, total);
+  const EdgeRuns::Added to = edge.runs.extend(first_node, count, total);
+  int64_t* edge_ids = nullptr;
+  if (with_edge_ids_) {
+    edge_ids = edge.edge_ids.data() + edge.edge_ids.size();
+    edge.edge_ids.set_size(edge.edge_ids.size() + total);
+  }
+  using Index = typename Graph::Index;
+  Index* neighbors;  // lie where their local ids are wanted, if these are as long
+  if constexpr (sizeof(Index) == sizeof(*to.rows)) {
+    neighbors = reinterpret_cast<Index*>(to.rows);
+  } else {
+    if (static_cast<int64_t>(wide_ids_.size()) < total) wide_ids_.resize(total);
+    neighbors = wide_ids_.data();
+  }
+  const bool names_nodes = disjoint_ || Graph::kInPieces;
+  if (names_nodes && static_cast<int64_t>(edge_nodes_.size()) < total) edge_nodes_.resize(total);
+  uint32_t* const nodes = names_nodes ? edge_nodes_.data() : nullptr;
+  const int64_t* const ids = seeds.nodes.data() + first_node;  // reserve() may have moved them
   const int64_t* const trees = disjoint_ ? seeds.trees.data() + first_node : nullptr;
-  const PickKernel<Graph> kernel{{graph, key, candidates, ids, trees, count},
-                                 offsets,
-                                 first_node,
-                                 edge.pairs.rows() + first_edge,
-                                 edge.pairs.cols() + first_edge,
-                                 with_edge_ids_ ? edge.edge_ids.data() + first_edge : nullptr,
-                                 nodes_[edge.spec.neighbor_type].num_nodes};
+  const PickKernel<Graph> kernel{
+      {graph, key, candidates, ids, trees, count}, offsets, to.counts, neighbors, nodes, edge_ids,
+      nodes_[edge.spec.neighbor_type].num_nodes};
   OrderedBlocks blocks(num_blocks);
   const int64_t waited_before = pages_waited_for();
   pool.on_all_threads(num_blocks, [&] {
     // Three blocks are under way in each thread, one at each step, so that what a step asks of memory has arrived
     // when the next step needs it.
     int64_t picked = -1, read = -1;
+    const std::unique_ptr<int64_t[]> room(new int64_t[2 * largest]);
+    int64_t *positions = room.get(), *picked_positions = positions + largest;
     do {
       const int64_t block = blocks.take();
-      if (block >= 0) kernel.pick(block);
-      if (picked >= 0) kernel.read(picked);
+      if (block >= 0) kernel.pick(block, positions);
+      if (picked >= 0) kernel.read(picked, picked_positions);
       if (read >= 0)
         blocks.finish(read, [&](int64_t begin, int64_t end) {
-          int64_t* const rows = kernel.rows + offsets[begin];
-          const int64_t* const cols = kernel.cols + offsets[begin];
-          const int64_t* const seed_trees = seeds.trees.data();
-          relabel(edge, rows, offsets[end] - offsets[begin], rows, [=](int64_t e) { return seed_trees[cols[e]]; });
+          const int64_t first = offsets[begin];
+          relabel(edge, neighbors + first, offsets[end] - first, to.rows + first,
+                  [&, first](int64_t e) { return trees[nodes[first + e]]; });
         });
       read = picked;
       picked = block;
+      std::swap(positions, picked_positions);
     } while (picked >= 0 || read >= 0);
   });
   // The other threads wait as much as this one.
@@ -471,7 +464,6 @@ void BatchBuilder::check_extents(const EdgeState& edge, int64_t num_rows, int64_
 
 void BatchBuilder::sample_hop(int edge_type, const Csr& csr, const HopDraw& draw, ThreadPool& pool) {
   EdgeState& edge = edge_state(edge_type);
-  check_way(edge, true);
   check_draw(csr, draw, !tree_times_.empty());
   check_extents(edge, csr.num_rows(), csr.num_cols);
   if (draw.fanout == 0) return;
@@ -487,7 +479,6 @@ void BatchBuilder::sample_hop(int edge_type, const Csr& csr, const HopDraw& draw
 void BatchBuilder::sample_hop(int edge_type, const CsrPieces& graph, const HopDraw& draw, ThreadPool& pool) {
   EdgeState& edge = edge_state(edge_type);
   const NodeState& seeds = nodes_[edge.spec.seed_type];
-  check_way(edge, true);
   for (const auto& csr : graph.pieces) check_draw(*csr, draw, !tree_times_.empty());
   check_extents(edge, graph.num_rows(), graph.num_cols());
   if (draw.fanout == 0) return;
@@ -513,7 +504,6 @@ void BatchBuilder::add_hop(int edge_type, const Tensor& counts, const Tensor& ne
   EdgeState& edge = edge_state(edge_type);
   const NodeState& seeds = nodes_[edge.spec.seed_type];
   const int64_t num_seeds = seeds.frontier_end - seeds.frontier_begin;
-  check_way(edge, false);
   check_index_vector(counts, "counts");
   check_index_vector(neighbors, "neighbors");
   if (counts.dtype != kInt64 || counts.shape[0] != num_seeds)
@@ -554,7 +544,6 @@ void BatchBuilder::add_hop(int edge_type, const Split& frontier, const std::vect
   EdgeState& edge = edge_state(edge_type);
   const NodeState& seeds = nodes_[edge.spec.seed_type];
   const int64_t num_seeds = seeds.frontier_end - seeds.frontier_begin;
-  check_way(edge, false);
   if (frontier.owners.numel() != num_seeds)
     throw InvalidArgument(message("frontier: expected ", num_seeds, " nodes, got ", frontier.owners.numel()));
   AnswerReader answers(frontier, parts, max_count);
@@ -620,11 +609,11 @@ void BatchBuilder::next_hop() {
 }
 
 bool BatchBuilder::finish_writes(bool leaves_edges) const {
-  return std::any_of(edges_.begin(), edges_.end(),
-                     [&](const EdgeState& edge) { return edge.runs.size() >= kManyEdges && !leaves_edges; });
+  return !leaves_edges && std::any_of(edges_.begin(), edges_.end(),
+                                      [](const EdgeState& edge) { return edge.runs.size() >= kManyEdges; });
 }
 
-SampledSubgraph BatchBuilder::finish(bool leaves_edges) {
+SampledSubgraph BatchBuilder::finish(bool leaves_edges, ThreadPool* pool) {
   SampledSubgraph out;
   for (NodeState& node : nodes_) {
     out.nodes.push_back(node.nodes.view(0, node.nodes.size()));
@@ -632,14 +621,11 @@ SampledSubgraph BatchBuilder::finish(bool leaves_edges) {
     out.num_sampled_nodes.push_back(node.per_hop);
   }
   for (EdgeState& edge : edges_) {
-    const int64_t num_added = edge.runs.size(), count = edge.pairs.size() + num_added;
-    const bool is_left = leaves_edges && num_added >= kManyEdges;
+    const int64_t count = edge.runs.size();
+    const bool is_left = leaves_edges && count >= kManyEdges;
     out.unwritten.push_back(is_left ? edge.runs.share() : EdgeRuns());
-    Tensor pairs = is_left ? Tensor{} : edge.pairs.view();
-    if (num_added > 0 && !is_left) {
-      pairs = empty({2, num_added}, kInt64);
-      edge.runs.write(pairs.as<int64_t>());
-    }
+    Tensor pairs = is_left ? Tensor{} : empty({2, count}, kInt64);
+    if (!is_left) edge.runs.write(pairs.as<int64_t>(), count >= kManyEdges ? pool : nullptr);
     out.edge_index.push_back(pairs);
     out.rows.push_back(is_left ? Tensor{} : half(pairs, 0));
     out.cols.push_back(is_left ? Tensor{} : half(pairs, count));

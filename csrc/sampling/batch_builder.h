@@ -5,8 +5,7 @@
 // first one standing for the node afterwards; or collapsed where asked), then new nodes in the order of the edges that
 // reached them. In a disjoint batch each seed grows a tree of its own: a node is new once per tree. A hop is
 // either sampled here from a graph at hand (`sample_hop`: pick and relabel in one pass over blocks) or added from
-// elsewhere (`add_hop`); both give the same batch, which has all hops along an edge type in one of these ways. Within a
-// hop the edge types are served in the order of the calls.
+// elsewhere (`add_hop`); both give the same batch. Within a hop the edge types are served in the order of the calls.
 //
 // Not thread-safe: one builder per batch in flight. Outputs are handed out in pooled memory, written once.
 #pragma once
@@ -41,23 +40,6 @@ class GrowingArray {
  private:
   Tensor memory_;
   int64_t* data_ = nullptr;
-  int64_t size_ = 0, capacity_ = 0, largest_ = 0;
-};
-
-// The edges of a batch, int64 [2, size]: neighbors, then seeds. They lie behind each other without a gap, as
-// `edge_index` is wanted, so growth moves the seeds; a batch grows by whole hops, of which the last is most of it.
-// Capacity is remembered from batch to batch.
-class EdgePairs {
- public:
-  void clear();                // starts anew; memory handed out before stays with its holder
-  void extend(int64_t count);  // new entries are uninitialised
-  int64_t* rows() { return memory_.as<int64_t>(); }
-  int64_t* cols() { return memory_.as<int64_t>() + size_; }
-  int64_t size() const { return size_; }
-  Tensor view() const;  // shares memory
-
- private:
-  Tensor memory_;  // [2 * capacity]
   int64_t size_ = 0, capacity_ = 0, largest_ = 0;
 };
 
@@ -116,9 +98,9 @@ class BatchBuilder {
   // Ends a hop: the nodes it added are the next frontier.
   void next_hop();
 
-  // Hands out the batch. With `leaves_edges`, many edges of a type that were added by add_hop() are left to
-  // EdgeRuns::write(): its `edge_index`, `rows` and `cols` are undefined.
-  SampledSubgraph finish(bool leaves_edges = false);
+  // Hands out the batch. With `leaves_edges`, many edges of a type are left to EdgeRuns::write(): its `edge_index`,
+  // `rows` and `cols` are undefined. Others are written by the pool's threads, if there is one.
+  SampledSubgraph finish(bool leaves_edges = false, ThreadPool* pool = nullptr);
   // Whether finish() writes many edges, which takes a while.
   bool finish_writes(bool leaves_edges) const;
 
@@ -135,8 +117,7 @@ class BatchBuilder {
   };
   struct EdgeState {
     EdgeTypeSpec spec;
-    EdgePairs pairs;  // of sample_hop()
-    EdgeRuns runs;    // of add_hop()
+    EdgeRuns runs;
     GrowingArray edge_ids;
     int64_t hop_edges = 0;
     std::vector<int64_t> per_hop;
@@ -147,12 +128,10 @@ class BatchBuilder {
   int64_t add_seed(NodeState& node, int64_t id, bool unique);
   // Makes room for `count` more edges: for their ids, where wanted, and for as many neighbors.
   void reserve(EdgeState& edge, int64_t count);
-  // The same in `pairs`, too; gives the first slot there.
-  int64_t extend(EdgeState& edge, int64_t count);
   // Local ids of the neighbors of edges, by their global ids: new ones become nodes. In a disjoint batch, tree_of(e) is
-  // the tree of edge e.
-  template <typename Id, typename Local, typename TreeOf>
-  void relabel(EdgeState& edge, const Id* ids, int64_t count, Local* locals, TreeOf tree_of);
+  // the tree of edge e. Both may lie in the same place.
+  template <typename Id, typename TreeOf>
+  void relabel(EdgeState& edge, const Id* ids, int64_t count, uint32_t* locals, TreeOf tree_of);
   // Adds the edges of the frontier's nodes, `total` in all: read(from) puts what the next node has into it.
   template <typename Id, typename Read>
   void add_runs(EdgeState& edge, int64_t total, Read read);
@@ -163,7 +142,6 @@ class BatchBuilder {
   template <typename Graph>
   void sample_frontier(EdgeState& edge, const Graph& graph, uint64_t key, ThreadPool& pool);
   EdgeState& edge_state(int edge_type);
-  void check_way(const EdgeState& edge, bool is_sampled_here) const;
   const NodeState& node_state(int node_type) const;
   // Times of the frontier's nodes; undefined where seeds have none.
   Tensor frontier_times(const NodeState& node) const;
@@ -176,6 +154,8 @@ class BatchBuilder {
   std::vector<Candidates> candidates_;  // per node of the frontier; never shrinks
   std::vector<int32_t> owners_;         // likewise, of graphs in pieces
   std::vector<int64_t> block_offsets_;  // per block of the frontier, its first edge in the hop
+  std::vector<int64_t> wide_ids_;       // per edge of a hop, its neighbor, where ids have 8 bytes; never shrinks
+  std::vector<uint32_t> edge_nodes_;    // likewise, the node of the frontier that it is of, where that is asked for
 };
 
 }  // namespace gld

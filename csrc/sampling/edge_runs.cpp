@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "common/copy_bytes.h"
 #include "common/error.h"
@@ -11,8 +12,8 @@ namespace gld {
 namespace {
 
 constexpr DType kUInt32{Kind::kUInt, 32};
-constexpr int64_t kLanes =
-    8;  // most nodes have few edges: so many values are written at once, whatever comes after them
+constexpr int64_t kLanes = 8;  // most nodes have few edges: so many values are written at once, whatever comes after
+constexpr int64_t kPieceEdges = 1 << 15, kPieceNodes = 1 << 14;  // that a thread writes at a time
 
 // Room for `wanted` entries in all, of which the first `size` are kept.
 void reserve(Tensor& memory, int64_t size, int64_t wanted) {
@@ -29,6 +30,14 @@ GLD_SIMD void widen(const uint32_t* from, int64_t count, int64_t* to) {
 
 GLD_SIMD void fill(int64_t* to, int64_t count, int64_t value) {
   for (int64_t i = 0; i < count; ++i) to[i] = value;
+}
+
+void write_rows(const uint32_t* rows, int64_t count, ValueWriter& out) {
+  for (int64_t first = 0; first < count; first += ValueWriter::kRoom) {
+    const int64_t each = std::min(ValueWriter::kRoom, count - first);
+    widen(rows + first, each, out.room());
+    out.advance(each);
+  }
 }
 
 // Writes the positions of nodes from `node` on, each as often as it has edges.
@@ -72,20 +81,40 @@ EdgeRuns::Added EdgeRuns::extend(int64_t first_node, int64_t num_nodes, int64_t 
   return added;
 }
 
-void EdgeRuns::write(int64_t* edge_index) const {
-  const uint32_t* rows = rows_.as<uint32_t>();
-  const uint32_t* counts = counts_.as<uint32_t>();
-  ValueWriter out(edge_index, 2 * num_edges_);
-  for (int64_t first = 0; first < num_edges_; first += ValueWriter::kRoom) {
-    const int64_t count = std::min(ValueWriter::kRoom, num_edges_ - first);
-    widen(rows + first, count, out.room());
-    out.advance(count);
-  }
+void EdgeRuns::write(int64_t* edge_index, ThreadPool* pool) const {
+  // What one thread writes: the rows of some edges, or the columns of those of some nodes.
+  struct Piece {
+    int64_t first_edge, num_edges, first_count, num_counts, node;
+  };
+  std::vector<Piece> pieces;
+  for (int64_t first = 0; first < num_edges_; first += kPieceEdges)
+    pieces.push_back({first, std::min(kPieceEdges, num_edges_ - first), 0, 0, 0});
+  const uint32_t* const counts = counts_.as<uint32_t>();
+  int64_t edge = 0, count = 0;
   for (const Run& run : runs_) {
-    write_cols(counts, run.num_nodes, run.first_node, out);
-    counts += run.num_nodes;
+    for (int64_t first = 0; first < run.num_nodes; first += kPieceNodes) {
+      const int64_t num_nodes = std::min(kPieceNodes, run.num_nodes - first);
+      const int64_t num_edges = std::accumulate(counts + count, counts + count + num_nodes, int64_t{0});
+      pieces.push_back({edge, num_edges, count, num_nodes, run.first_node + first});
+      edge += num_edges;
+      count += num_nodes;
+    }
   }
-  out.finish();
+  const bool is_streamed = ValueWriter::streams(2 * num_edges_);
+  parallel_for(pool, static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Piece& piece = pieces[i];
+      if (piece.num_counts == 0) {
+        ValueWriter out(edge_index + piece.first_edge, is_streamed);
+        write_rows(rows_.as<uint32_t>() + piece.first_edge, piece.num_edges, out);
+        out.finish();
+      } else {
+        ValueWriter out(edge_index + num_edges_ + piece.first_edge, is_streamed);
+        write_cols(counts + piece.first_count, piece.num_counts, piece.node, out);
+        out.finish();
+      }
+    }
+  });
 }
 
 }  // namespace gld

@@ -1,4 +1,4 @@
-// The edges of a batch as answers bring them, until they are written where they are wanted.
+// The edges of a batch as they are sampled, until they are written where they are wanted.
 //
 // Behind one another lie the edges of the first node of the first hop's frontier, of the second, and so on: of each
 // edge the neighbor's local id, in 4 bytes, and of each node how many edges it has. That is a quarter of `edge_index`,
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/tensor.h"
+#include "common/thread_pool.h"
 
 namespace gld {
 
@@ -25,8 +26,8 @@ class EdgeRuns {
 
   int64_t size() const { return num_edges_; }
   // Writes them as int64 [2, size]: neighbors, then the nodes that they were sampled for. Many are written past the
-  // caches, see common/copy_bytes.h.
-  void write(int64_t* edge_index) const;
+  // caches, see common/copy_bytes.h. Without a pool, by the calling thread.
+  void write(int64_t* edge_index, ThreadPool* pool = nullptr) const;
   // These edges for another holder; what is added here later is not among them.
   EdgeRuns share() const { return *this; }
 

@@ -122,9 +122,10 @@ class OffsetId2Index:
 
     def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
         """Local rows of ``ids``, in their dtype; UnknownIdError for an id outside the range."""
-        rows = ids - self.offset
-        wrong = rows < 0 if self.size is None else (rows < 0) | (rows >= self.size)
-        if bool(wrong.any()):
+        rows = ids - self.offset if self.offset else ids
+        least, most = map(int, rows.aminmax()) if rows.numel() else (0, -1)
+        if least < 0 or (self.size is not None and most >= self.size):
+            wrong = rows < 0 if self.size is None else (rows < 0) | (rows >= self.size)
             position = int(wrong.nonzero()[0, 0])
             end = "" if self.size is None else f" < {self.offset + self.size}"
             raise UnknownIdError(f"ids[{position}]={int(ids[position])}: expected {self.offset} <= id{end}")

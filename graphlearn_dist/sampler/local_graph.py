@@ -96,16 +96,18 @@ class HopSampler:
         self._builders = BuilderPool(plan.schema)
         self._pool = thread_pool(num_threads)
 
-    def sample(self, wanted: Sequence[NamedSeeds]) -> list[Sampled]:
+    def sample(self, wanted: Sequence[NamedSeeds], *, leaves_edges: bool) -> list[Sampled]:
         """As ``GraphAccess.sample``, without waiting."""
-        return [self._sample(*of_batch) for of_batch in wanted]
+        return [self._sample(*of_batch, leaves_edges) for of_batch in wanted]
 
-    def _sample(self, seeds: Sequence[SeedList], epoch: int, index: int) -> Sampled:
+    def _sample(self, seeds: Sequence[SeedList], epoch: int, index: int, leaves_edges: bool) -> Sampled:
         plan = self._plan
         builder = self._builders.take()
         local_ids = begin_batch(builder, plan, seeds)
         counter = [plan.seed, epoch, index]
-        arrays = builder.sample(self._graphs, plan.fanouts, plan.native_draws, plan.with_edge_ids, counter, self._pool)
+        arrays = builder.sample(
+            self._graphs, plan.fanouts, plan.native_draws, plan.with_edge_ids, counter, self._pool, leaves_edges
+        )
         self._builders.give_back(builder)
         return to_subgraph(arrays), local_ids
 
@@ -133,8 +135,8 @@ class LocalGraph:
         self._pool = thread_pool(num_threads)
 
     async def sample(self, wanted: Sequence[NamedSeeds], *, leaves_edges: bool = False) -> list[Sampled]:
-        """See ``GraphAccess``; edges are written as they are sampled."""
-        return self._sampler.sample(wanted)
+        """See ``GraphAccess``."""
+        return self._sampler.sample(wanted, leaves_edges=leaves_edges)
 
     async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """See ``GraphAccess``."""

@@ -265,7 +265,7 @@ TEST("ValueWriter: any number of values, to any place, and nothing beside it") {
   for (const int64_t count : {0, 1, 7, 8, 1023, 1024, 1025, 5000, (1 << 17) - 1, 1 << 17, (1 << 17) + 13}) {
     for (int64_t place = 0; place < 8; ++place) {
       std::vector<int64_t> target(static_cast<size_t>(count + 16), -1);
-      ValueWriter out(target.data() + place, count);
+      ValueWriter out(target.data() + place, ValueWriter::streams(count));
       int64_t written = 0;
       for (int64_t piece = 1; written < count; piece = piece * 5 % 1024 + 1) {
         const int64_t size = std::min(piece, count - written);

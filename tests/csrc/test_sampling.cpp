@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <numeric>
 #include <thread>
 
 #include "arrays.h"
@@ -105,7 +106,7 @@ SampledSubgraph sample(BatchBuilder& builder, const Typed& graph, DrawMethod how
     }
     builder.next_hop();
   }
-  return with_edges(builder.finish(/*leaves_edges=*/way == Way::kAnswered));
+  return with_edges(builder.finish(/*leaves_edges=*/way != Way::kWhole));
 }
 
 void check_method(DrawMethod how, bool disjoint) {
@@ -181,18 +182,54 @@ TEST("batches: what cannot be sampled is refused") {
   CHECK_THROWS(InvalidArgument, builder.sample_hop(0, graph.likes, {-2, {}, 1, false}, pool));
   CHECK_THROWS(InvalidArgument, builder.add_hop(0, ids({1}), ids({0}), {}));
   CHECK_THROWS(UnknownId, builder.add_hop(0, ids({1, 0}), ids({kItems}), {}));
-  // Sampled here or added, and no batch of both.
-  builder.begin(2, -1, false, false);
-  builder.add_seeds(0, ids({3, 4}), {}, false);
-  builder.add_hop(0, ids({1, 0}), ids({0}), {});
-  CHECK_THROWS(InvalidArgument, builder.sample_hop(0, graph.likes, {3, {}, 1, false}, pool));
-  builder.begin(2, -1, false, false);
-  builder.add_seeds(0, ids({3, 4}), {}, false);
-  builder.sample_hop(0, graph.likes, {3, {}, 1, false}, pool);
-  CHECK_THROWS(InvalidArgument, builder.add_hop(0, ids({1, 0}), ids({0}), {}));
 }
 
-TEST("batches: edges that are added are left unwritten only where they are many, and shared until they are written") {
+TEST("batches: hops that are sampled here and hops that are added make one batch") {
+  ThreadPool pool(2);
+  const Typed graph = typed_graph({}, pool);
+  BatchBuilder builder = make_builder();
+  const SampledSubgraph expected = sample(builder, graph, {}, 4, false, Way::kWhole, pool);
+  builder.begin(100, -1, true, false);
+  builder.add_seeds(0, ids(random_numbers(100, kUsers, 67)), {}, false);
+  for (uint64_t hop = 0; hop < 3; ++hop) {
+    for (int type = 0; type < 2; ++type) {
+      const Csr& csr = type == 0 ? graph.likes : graph.knows;
+      const HopDraw draw{4, {}, absorb(hop, type), true};
+      if ((hop + type) % 2 == 0)
+        builder.sample_hop(type, csr, draw, pool);
+      else
+        add_answers(builder, type, csr, draw, pool);
+    }
+    builder.next_hop();
+  }
+  CHECK(equal(builder.finish(), expected));
+}
+
+TEST("batches: edges are written alike by any number of threads") {
+  constexpr int64_t kNodes = 50'000;
+  BatchBuilder builder({kNodes}, {{0, 0}});
+  builder.begin(kNodes, -1, false, false);
+  std::vector<int64_t> seeds(kNodes);
+  std::iota(seeds.rbegin(), seeds.rend(), 0);
+  builder.add_seeds(0, ids(seeds), {}, false);
+  std::vector<int64_t> counts = random_numbers(kNodes, 5, 72);
+  counts[20'000] = 40'000;
+  std::vector<int64_t> cols;
+  for (int64_t i = 0; i < kNodes; ++i) cols.insert(cols.end(), counts[i], i);
+  const std::vector<int64_t> neighbors = random_numbers(static_cast<int64_t>(cols.size()), kNodes, 73);
+  builder.add_hop(0, ids(counts), ids(neighbors), {});
+  builder.next_hop();
+  for (int threads = 0; threads <= 4; ++threads) {
+    ThreadPool pool(std::max(threads, 1));
+    const SampledSubgraph made = builder.finish(false, threads == 0 ? nullptr : &pool);
+    CHECK(values<int64_t>(made.cols[0]) == cols);
+    std::vector<int64_t> found = values<int64_t>(made.rows[0]);
+    for (int64_t& local : found) local = made.nodes[0].as<int64_t>()[local];
+    CHECK(found == neighbors);
+  }
+}
+
+TEST("batches: edges are left unwritten only where they are many, and shared until they are written") {
   constexpr int64_t kMany = int64_t{1} << 15;
   BatchBuilder builder({kMany + 2}, {{0, 0}});
   std::vector<SampledSubgraph> made;

@@ -85,6 +85,33 @@ def test_messages_of_a_batch(kind: str, fanouts: list[int], tmp_path: Path) -> N
         assert sent == (local.schedule.num_batches + 1) * len(others) * (num_asked + 1)
 
 
+@pytest.mark.parametrize("way", ["whole", "in place", "asked"])
+def test_edges_of_large_batches_are_written_where_they_are_wanted(way: str, tmp_path: Path) -> None:
+    """Not before: that would be a pass more over the largest part of a batch without rows."""
+    graph = random_graph(2000, 60_000, 5)
+    seeds = NodeSamplerInput(torch.arange(2000))
+    config = SamplingConfig(
+        SamplingType.NODE, [25, 25], 2000, True, False, False, False, False, False, "in", 7, False
+    )  # fmt: skip
+    expected = LocalBatches(make_dataset(graph, "in"), seeds, config).make(0, 0)
+    assert expected.subgraph.edge_index[0].size(1) > 1 << 15
+    num_parts = 1 if way == "whole" else 2
+    parts = load_partitions(write_partitions(graph, tmp_path, "random", num_parts, "in"), num_parts)
+    services = [PartitionService(part) for part in (parts[:1] if way == "asked" else parts)]
+    with ExitStack() as stack:
+        others = [ServingEndpoint(PartitionService(part), stack) for part in parts[len(services) :]]
+        asker = stack.enter_context(Endpoint("sampling_worker", 0, settings=SETTINGS, listen_host=None))
+        holders = PartitionHolders({i: other.endpoint.address for i, other in enumerate(others, len(services))})
+
+        async def make() -> None:
+            batches = PartitionedBatches(parts[0], seeds, config, services, EndpointPeers(asker, holders, 60.0))
+            (sampled,) = await batches.sample(0, [0], 0)
+            assert [runs is not None for runs in sampled.subgraph.unwritten] == [True]
+            assert_same(tensors_of(await batches.make(0, 0)), tensors_of(expected))
+
+        asyncio.run(make())
+
+
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_no_row_is_asked_for_twice_of_batches_that_are_made_together(
     disjoint: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -40,6 +40,8 @@ template <typename Piece>
 class WholeHopGraph {
  public:
   using Picker = typename Piece::Picker;
+  using Index = typename Piece::Index;
+  static constexpr bool kInPieces = false;
 
   explicit WholeHopGraph(Piece piece) : piece_(std::move(piece)) {}
   const Piece& piece(int64_t) const { return piece_; }
@@ -61,6 +63,8 @@ template <typename Piece>
 class HopGraphInPieces {
  public:
   using Picker = typename Piece::Picker;
+  using Index = typename Piece::Index;
+  static constexpr bool kInPieces = true;
 
   HopGraphInPieces(std::vector<Piece> pieces, const PartitionBook& book, int32_t* owners)
       : pieces_(std::move(pieces)), book_(book), owners_(owners) {}

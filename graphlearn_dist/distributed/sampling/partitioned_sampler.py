@@ -155,7 +155,7 @@ class PartitionedGraph:
     async def sample(self, wanted: Sequence[NamedSeeds], *, leaves_edges: bool = False) -> list[Sampled]:
         """See ``GraphAccess``: one exchange with the other partitions, of several rounds of queries."""
         if self._in_place is not None:
-            return self._in_place.sample(wanted)
+            return self._in_place.sample(wanted, leaves_edges=leaves_edges)
         began: list[tuple[_C.BatchBuilder, tuple[torch.Tensor, ...]]] = []
 
         def make() -> _C.SampleExchange:
