@@ -2,7 +2,8 @@
 
 Hosts are network namespaces with devices on one bridge (``--rate 1gbit`` limits each), with processes, memory file
 systems and boot ids of their own, so that nothing is shared but the machine. Who may not make any gets processes that
-talk over loopback TCP. A trainer reads from its host's server, over all nodes of the graph, in batches of its own.
+talk over loopback TCP. A trainer reads from its host's server, over all nodes of the graph, in batches of its own. In
+other modes than ``remote`` there are no servers: trainers hold the partitions, and ask each other.
 
 CPU milliseconds are those of all processes of all hosts (server, sampling workers, trainer; user and system, the
 kernel's work for the network among it) for each batch that any trainer got, the factor is that over the in-process
@@ -12,7 +13,8 @@ together stay below it, as they ask for a row once. "Wire" is what a batch's byt
 many answers, cost two bare sockets in the same turn, from one small block of memory to another, and "least" the factor
 that would be left if nothing else cost anything.
 
-    python benchmarks/bench_hosts.py [--hosts 1 2 4 8] [--rate 1gbit] [--row-cache 0.1] [--quick]
+    python benchmarks/bench_hosts.py [--hosts 1 2 4 8] [--modes remote mp collocated] [--rate 1gbit]
+        [--row-cache 0.1] [--quick]
         [--peer-python /path/to/dgl-env/bin/python] [--peer-python /path/to/glt-env/bin/python]
 """
 

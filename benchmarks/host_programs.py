@@ -73,6 +73,16 @@ def seeds_of(job: Job) -> Any:
     return ids if job["seed_type"] is None else (job["seed_type"], ids)
 
 
+def loader_of(job: Job, command: Job, data: DistDataset | None, options: Any) -> DistNeighborLoader:
+    """Of a trainer: in batches of its own, or, where batches are of near seeds, its share of one list."""
+    is_near = job["locality"] is not None
+    epoch = {"shard": (job["rank"], job["servers"]), "random_seed": 0} if is_near else {"random_seed": job["rank"]}
+    return DistNeighborLoader(
+        data, command["fanout"], seeds_of(job), command["batch_size"], True, edge_dir="in",
+        collect_features=command["features"], worker_options=options, locality=job["locality"], **epoch,
+    )  # fmt: skip
+
+
 def train(job: Job) -> None:
     """Reads from the server of its host, or from that which owns the most seeds of a batch."""
     pretend_a_host(job)
@@ -85,11 +95,7 @@ def train(job: Job) -> None:
         is_near = job["locality"] is not None
         ranks = None if is_near else job["rank"]  # batches of near seeds come from any server, mostly this host's
         options = RemoteDistSamplingWorkerOptions(server_rank=ranks, **job["options"])
-        epoch = {"shard": (job["rank"], job["servers"]), "random_seed": 0} if is_near else {"random_seed": job["rank"]}
-        return DistNeighborLoader(
-            None, command["fanout"], seeds_of(job), command["batch_size"], True, edge_dir="in",
-            collect_features=command["features"], worker_options=options, locality=job["locality"], **epoch,
-        )  # fmt: skip
+        return loader_of(job, command, None, options)
 
     reader = Reader(job)
     for command in commands():
@@ -114,17 +120,9 @@ def train_with_partition(job: Job) -> None:
     else:
         options = CollocatedDistSamplingWorkerOptions(prefetch_size=BATCHES_AHEAD)
 
-    def open_loader(command: Job) -> Any:
-        is_near = job["locality"] is not None
-        epoch = {"shard": (job["rank"], job["servers"]), "random_seed": 0} if is_near else {"random_seed": job["rank"]}
-        return DistNeighborLoader(
-            dataset, command["fanout"], seeds_of(job), command["batch_size"], True, edge_dir="in",
-            collect_features=command["features"], worker_options=options, locality=job["locality"], **epoch,
-        )  # fmt: skip
-
     reader = Reader(job)
     for command in commands():
-        reader.do(command, open_loader)
+        reader.do(command, lambda command: loader_of(job, command, dataset, options))
     answer(exit=True)
     shutdown_rpc(graceful=False)  # trainers are ended one after another
 
