@@ -33,6 +33,7 @@ from tests.support.hosts import HostNetwork, host_network, why_no_hosts  # noqa:
 DEADLINE_S = 300.0  # only a hang takes as long
 PORT = 29400
 HOLDERS = (b'"role": "server"', b'"role": "member"')
+BATCHES_AHEAD = 4  # of a collocated loader, as many as a sampling process has under way
 SETTLE_S = 1.0  # of a turn before it is measured: batches made ahead are read, those under way are as many as later
 
 
@@ -290,7 +291,7 @@ class Job(Readers):
         }  # fmt: skip
         options = {} if args.row_cache is None else {"row_cache": args.row_cache}
         directory = graphs.get(graph, count)
-        role, loader = trainer_of(mode, args)
+        role, loader = "trainer" if mode == "remote" else "member", loader_options(mode, args)
         with ExitStack() as undo:
             for rank in range(count if mode == "remote" else 0):
                 server = self._start("server", rank, directory=directory, options=options)
@@ -298,7 +299,7 @@ class Job(Readers):
             for server in self.servers:
                 server.answer(DEADLINE_S, "start")
             for rank, counter in enumerate(self.counters):
-                trainer = self._start(role, rank, directory=directory, counter=str(counter), options=loader)
+                trainer = self._start(role, rank, mode=mode, directory=directory, counter=str(counter), options=loader)
                 self.trainers.append(undo.enter_context(trainer))
             for trainer in self.trainers:
                 trainer.answer(DEADLINE_S, "start")
@@ -322,14 +323,19 @@ class Job(Readers):
         """How many servers, or trainers, have answered."""
         return super().requests() + sum(reply["requests"] for reply in self.ask(self.servers, op="stats"))
 
+    @property
+    def holders(self) -> list[LineProgram]:
+        """The programs that hold partitions."""
+        return self.servers or self.trainers
+
     def wait_for_copies(self) -> None:
-        """Returns when no server fetches copies of others' rows."""
-        while any(reply["copies"]["is_filling"] for reply in self.ask(self.servers, op="stats")):
+        """Returns when nobody fetches copies of others' rows."""
+        while any(reply["copies"]["is_filling"] for reply in self.ask(self.holders, op="stats")):
             time.sleep(0.1)
 
     def copies(self) -> dict[str, int]:
-        """What all servers' copies of others' rows are, and were good for so far."""
-        found = [reply["copies"] for reply in self.ask(self.servers, op="stats")]
+        """What all copies of others' rows are, and were good for so far."""
+        found = [reply["copies"] for reply in self.ask(self.holders, op="stats")]
         return {key: sum(int(one[key]) for one in found) for key in ("nbytes", "rows", "hits", "misses", "bytes_saved")}
 
     def forget_peaks(self) -> None:
@@ -352,15 +358,16 @@ class Job(Readers):
         return found
 
 
-def trainer_of(mode: str, args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """The role of a mode's trainers, and the options of their loaders."""
+def loader_options(mode: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Of a mode's loaders, by which as many batches are under way in each."""
+    copies = {"row_cache": args.row_cache}
     match mode:
         case "remote":
-            return "trainer", {"num_workers": args.workers, "buffer_size": args.buffer}
+            return {"num_workers": args.workers, "buffer_size": args.buffer}
         case "mp":
-            return "member", {"num_workers": args.workers, "channel_size": args.buffer}
+            return {"num_workers": args.workers, "channel_size": args.buffer, **copies}
         case _:
-            return "member", {"num_workers": 0}
+            return {"prefetch_size": BATCHES_AHEAD, **copies}
 
 
 class Wire:

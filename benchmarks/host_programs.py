@@ -31,6 +31,7 @@ from graphlearn_dist.distributed import (
     shutdown_client,
     shutdown_server,
 )
+from graphlearn_dist.distributed.copies.host_row_cache import RowCacheStats
 from graphlearn_dist.distributed.dist_server import get_server
 from graphlearn_dist.distributed.rpc import get_endpoint, init_rpc, shutdown_rpc
 from graphlearn_dist.loader import NeighborLoader
@@ -38,7 +39,6 @@ from graphlearn_dist.rpc import endpoint
 from graphlearn_dist.rpc.peers import links
 
 IN_FLIGHT = 16  # requests of a client that floods a server
-BATCHES_AHEAD = 4  # of a collocated loader, as many as a sampling process has under way
 
 
 def pretend_a_host(job: Job) -> None:
@@ -114,15 +114,22 @@ def train_with_partition(job: Job) -> None:
     counts = np.memmap(job["counter"], np.int64, "r+")
     threading.Thread(target=count_requests, args=(counts,), daemon=True).start()
     answer(up=True)
-    options: Any
-    if job["options"]["num_workers"]:
-        options = MpDistSamplingWorkerOptions(**job["options"])
-    else:
-        options = CollocatedDistSamplingWorkerOptions(prefetch_size=BATCHES_AHEAD)
+    kind: Any = MpDistSamplingWorkerOptions if job["mode"] == "mp" else CollocatedDistSamplingWorkerOptions
+    options = kind(**job["options"])
+    loader: DistNeighborLoader | None = None
+
+    def open_loader(command: Job) -> DistNeighborLoader:
+        nonlocal loader
+        loader = loader_of(job, command, dataset, options)
+        return loader
 
     reader = Reader(job)
     for command in commands():
-        reader.do(command, lambda command: loader_of(job, command, dataset, options))
+        if command["op"] == "stats":
+            kept = None if loader is None else loader.row_cache_stats()
+            answer(requests=0, copies=asdict(kept or RowCacheStats()))  # requests are counted meanwhile
+        else:
+            reader.do(command, open_loader)
     answer(exit=True)
     shutdown_rpc(graceful=False)  # trainers are ended one after another
 

@@ -25,6 +25,7 @@ from ..telemetry import DeviceCacheCounts, MadeStats
 from ..utils.device import can_pin, parse_device
 from ..utils.system.lifetime import threads
 from ..utils.values import check_callable
+from .copies.host_row_cache import RowCacheStats
 from .dist_dataset import DistDataset
 from .dist_options import (
     AllDistSamplingWorkerOptions,
@@ -167,6 +168,13 @@ class DistLoader(EpochLoader):
 
     def _device_cache(self) -> DeviceCacheCounts | None:
         return self._producer.device_cache
+
+    def row_cache_stats(self) -> RowCacheStats | None:
+        """What its copies of other partitions' rows are good for (``row_cache`` of its worker options).
+
+        None where it keeps none; of those that servers keep, ``DistServer.get_row_cache_stats`` tells.
+        """
+        return self._producer.row_cache_stats
 
     @property
     def _num_ready(self) -> int | None:

@@ -148,6 +148,10 @@ class CollocatedDistSamplingWorkerOptions(_BasicDistSamplingWorkerOptions):
             each costs less then; never changes them. At most 64. None has it follow from batch size and fan-outs, up
             to 16 of batches of some ten thousand edges and one of some million (two where they reach much of the
             graph, and rows of other workers that both want are asked for once), and from how many batches there are.
+        row_cache: copies of the rows of other partitions that batches are likeliest to need, fetched in the background
+            from the workers that hold them, so that fewer travel: a share of all rows (float, above 0 and at most 1),
+            bytes, or text such as ``"4GB"``; None keeps none. They lie in shared memory of this process, beside the
+            batches, and never change one; ``loader.row_cache_stats()`` says what they are good for.
         use_all2all: without effect, a warning says so once: features come in one request a partition already.
     """
 
@@ -158,6 +162,7 @@ class CollocatedDistSamplingWorkerOptions(_BasicDistSamplingWorkerOptions):
     prefetch_size: int = 2
     num_threads: int = 1
     batches_per_message: int | None = field(default=None, kw_only=True)
+    row_cache: float | str | None = field(default=None, kw_only=True)
     use_all2all: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -193,6 +198,10 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
             up to 16 of batches of some ten thousand edges and one of some million (two where they reach much of the
             graph, and rows of other processes that both want are asked for once), and from how many batches there are
             to share out.
+        row_cache: copies of the rows of other partitions that batches are likeliest to need, fetched in the background
+            from the workers that hold them, so that fewer travel: a share of all rows (float, above 0 and at most 1),
+            bytes, or text such as ``"4GB"``; None keeps none. They lie in shared memory of this process, beside the
+            batches, and never change one; ``loader.row_cache_stats()`` says what they are good for.
         use_all2all: without effect, as of ``CollocatedDistSamplingWorkerOptions``.
     """
 
@@ -209,6 +218,7 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
     max_restarts: int = 3
     start_timeout: float = _START_TIMEOUT_S
     batches_per_message: int | None = field(default=None, kw_only=True)
+    row_cache: float | str | None = field(default=None, kw_only=True)
     use_all2all: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:

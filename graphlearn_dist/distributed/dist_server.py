@@ -42,6 +42,8 @@ from ..utils.shown import shown
 from ..utils.system.garbage import permanent_heap
 from ..utils.system.lifetime import Home
 from . import rpc
+from .copies.host_row_cache import CopiesJob, HostRowCache, RowCacheStats, budget_of
+from .copies.row_chances import Announcement
 from .dist_context import UNSET, _reset_context, _set_server_context, check_given, get_context, undone_on_failure
 from .dist_dataset import DistDataset
 from .dist_options import ProducerInfo, ProducerRequest, RemoteDistSamplingWorkerOptions
@@ -51,10 +53,8 @@ from .partitions.partition_outline import DatasetOutline, outline_of
 from .partitions.partition_peers import PartitionHolders
 from .partitions.partition_service import SERVICE, PartitionService
 from .server.client_exits import ClientExits
-from .server.host_row_cache import HostRowCache, RowCacheStats, ServerJob, budget_of
 from .server.memory_budget import FeatureRooms, MemoryBudget, ServerMemory
 from .server.producer_leases import BATCHES, ProducerLeases
-from .server.row_chances import Announcement
 from .server.server_holders import ServerHolders
 from .server.server_log import log_members, log_start
 from .workers.pulse import start_pulse
@@ -150,7 +150,7 @@ class DistServer:
 
     def _on_ready(self) -> None:
         self._ready.set()
-        self._row_cache.attach(ServerJob(rpc.get_endpoint(), self._holders.find, self._leases))
+        self._row_cache.attach(CopiesJob(rpc.get_endpoint(), self._holders.find, self._leases))
 
     @remote
     def exit(self) -> bool:

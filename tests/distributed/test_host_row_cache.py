@@ -25,18 +25,18 @@ from graphlearn_dist.distributed import (
     shutdown_client,
     wait_and_shutdown_server,
 )
-from graphlearn_dist.distributed.partitions.partition_peers import PartitionHolders
-from graphlearn_dist.distributed.partitions.partition_service import PartitionService
-from graphlearn_dist.distributed.server.host_row_cache import (
+from graphlearn_dist.distributed.copies.host_row_cache import (
     HostRowCache,
     RowCacheStats,
     budget_of,
     choose_rows,
     store_groups,
 )
+from graphlearn_dist.distributed.copies.partition_asker import AskerClosed, PartitionAsker
+from graphlearn_dist.distributed.copies.row_chances import Announcement, estimate_chances
+from graphlearn_dist.distributed.partitions.partition_peers import PartitionHolders
+from graphlearn_dist.distributed.partitions.partition_service import PartitionService
 from graphlearn_dist.distributed.server.memory_budget import ServerMemory
-from graphlearn_dist.distributed.server.partition_asker import AskerClosed, PartitionAsker
-from graphlearn_dist.distributed.server.row_chances import Announcement, estimate_chances
 from graphlearn_dist.errors import InvalidArgumentError, PeerLostError, ProtocolError, UnknownIdError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.messages import SpreadReply, SpreadRequest

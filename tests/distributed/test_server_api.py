@@ -15,8 +15,8 @@ from graphlearn_dist.distributed import (
     async_request_server,
     request_server,
 )
+from graphlearn_dist.distributed.copies.host_row_cache import RowCacheStats
 from graphlearn_dist.distributed.dist_options import ProducerRequest
-from graphlearn_dist.distributed.server.host_row_cache import RowCacheStats
 from graphlearn_dist.errors import (
     ChannelClosedError,
     ChannelError,

@@ -19,6 +19,7 @@ from ...sampler.epochs.fingerprint import Settings
 from ...sampler.epochs.schedule import BatchIndices
 from ...telemetry import DeviceCacheCounts, MadeStats
 from ...utils.system.lifetime import Home
+from ..copies.host_row_cache import RowCacheStats
 from ..session.launcher_messages import raise_alarm
 from ..workers.worker_failure import failure_error
 
@@ -120,6 +121,11 @@ class BatchProducer(ABC):
     @property
     def device_cache(self) -> DeviceCacheCounts | None:
         """Of rows that a GPU gathers for its batches; None without such caches. Waits for the GPU."""
+        return None
+
+    @property
+    def row_cache_stats(self) -> RowCacheStats | None:
+        """Of copies that it keeps of other partitions' rows; None without, or where servers keep them."""
         return None
 
     @property

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ import numpy
 
 from ... import _C
 from ...data.device.device_copies import DeviceCopies
+from ...errors import NotInitializedError
 from ...rpc.shm.loans import Loans
 from ...rpc.wire.codec import byte_array, decode
 from ...rpc.wire.encoded import Encoded, release
@@ -24,9 +26,13 @@ from ...sampler.batches import with_own_times
 from ...sampler.epochs.fingerprint import Settings, input_settings
 from ...sampler.epochs.locality import order_of_seeds
 from ...sampler.epochs.schedule import BatchIndices, BatchShare
+from ...sampler.plan import SamplingPlan
 from ...telemetry import DeviceCacheCounts, MadeStats
 from ...utils.coroutines import run_local
 from ...utils.device import wait_for_stream
+from .. import rpc
+from ..copies.host_row_cache import CopiesJob, CopiesUser, HostRowCache, RowCacheStats, budget_of
+from ..copies.row_chances import Announcement
 from ..dist_context import get_context
 from ..dist_dataset import DistDataset
 from ..dist_options import (
@@ -36,9 +42,13 @@ from ..dist_options import (
     ProducerRequest,
 )
 from ..event_loop import LoopThread
+from ..partitions.dataset_handle import CacheHandle, open_copies
 from ..partitions.partition_input import resolve_among, resolve_here
+from ..partitions.partition_peers import PartitionHolders
+from ..partitions.partition_service import PartitionService
 from ..sampling.batches import NoPeers, PartitionedBatches, most_together, place_in_pool, tell_where_sampled, together
 from ..session.group_peers import find_holders, open_peers
+from ..workers.row_counts import open_counts
 from ..workers.sampling_producer import SamplingProducer
 from ..workers.upcoming import Upcoming
 from .batch_producer import BatchProducer, BatchRequest
@@ -76,6 +86,33 @@ class LocalProducer(BatchProducer):
         self._thread = LoopThread(thread_name)
         self._number = next(_numbers)
         self._group = 1  # of the run
+        self._row_cache: HostRowCache | None = None
+        if options.row_cache is not None:
+            budget = budget_of(options.row_cache, dataset)  # says what is wrong with it
+            if self._holders.some_are_asked and config.collect_features:
+                self._row_cache = HostRowCache(dataset, PartitionService(dataset), budget)
+
+    def _fill_copies(self, user: CopiesUser, batch_size: int, plan: SamplingPlan) -> None:
+        """Begins to fetch copies for who samples."""
+        if self._row_cache is None:
+            return
+        holders, schema, sampler_input = self._holders, self.schema, self._input  # the copies must not keep this alive
+
+        async def find_holders(_: float | None) -> PartitionHolders:
+            return holders
+
+        self._row_cache.attach(CopiesJob(rpc.get_endpoint(), find_holders, (user,)))
+        self._row_cache.announce(
+            user, None, lambda: Announcement.of_loader(schema, sampler_input, batch_size, plan.fanouts)
+        )
+
+    def _end_copies(self) -> None:
+        if self._row_cache is not None:
+            self._row_cache.close()
+
+    @property
+    def row_cache_stats(self) -> RowCacheStats | None:
+        return None if self._row_cache is None else self._row_cache.stats()
 
     def _group_of(self, position: int) -> Sequence[int]:
         return range(position, (position // self._group + 1) * self._group)
@@ -87,6 +124,42 @@ class LocalProducer(BatchProducer):
     @functools.cached_property
     def input_settings(self) -> Settings:  # long inputs take long
         return input_settings(self._input, self._near)
+
+
+class _CopiesInBatches:
+    """Has the batches of a loader use copies; on one thread.
+
+    Args:
+        batches: the loader's.
+    """
+
+    def __init__(self, batches: PartitionedBatches) -> None:
+        self._batches = batches
+        self._used: tuple[CacheHandle, ...] = ()
+
+    async def use(self, copies: tuple[CacheHandle, ...]) -> None:
+        """There are these now."""
+        if copies is not self._used:
+            self._used = copies
+            self._batches.use_copies(open_copies(copies))
+
+
+class _OnLoop:
+    """Uses copies on the loop of a thread, while there is one.
+
+    Args:
+        thread: where.
+        use: how.
+    """
+
+    def __init__(self, thread: LoopThread, use: Callable[[tuple[CacheHandle, ...]], Coroutine[Any, Any, None]]) -> None:
+        self._thread = thread
+        self._use = use
+
+    async def use_copies(self, copies: tuple[CacheHandle, ...]) -> None:
+        """See ``CopiesUser``."""
+        with contextlib.suppress(NotInitializedError):  # it does not run yet, or any more
+            await asyncio.wrap_future(self._thread.submit(self._use(copies)))
 
 
 class CollocatedProducer(LocalProducer):
@@ -121,6 +194,11 @@ class CollocatedProducer(LocalProducer):
             dataset, self._input, config, services, self._peers, options.num_threads, self._near, keeps_device=True
         )
         self._batches.trace_key = self.trace_key
+        self._row_counts = None if self._row_cache is None else self._row_cache.new_counts(1)
+        if self._row_counts is not None:
+            self._batches.count_rows_in(open_counts(self._row_counts.handle_of(0)))
+        self._with_copies = _CopiesInBatches(self._batches)
+        self._fill_copies(_OnLoop(self._thread, self._with_copies.use), config.batch_size, self._batches.plan)
         self.device = self._batches.device
         self._copies = DeviceCopies(self.device)
         tell_where_sampled(dataset)
@@ -162,6 +240,8 @@ class CollocatedProducer(LocalProducer):
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
         if not self._is_synchronous:
             self._thread.start()
+            if self._row_cache is not None:
+                self._thread.run(self._with_copies.use(self._row_cache.handles))
             self._end_upcoming()
             if (enter := self._copies.beside_training(None)) is not None:
                 self._thread.run(_call(enter))
@@ -207,9 +287,12 @@ class CollocatedProducer(LocalProducer):
         return "this process"
 
     def _release(self) -> None:
+        self._end_copies()
         self._end_upcoming()
         self._thread.stop()
         self._peers.close()
+        if self._row_counts is not None:
+            self._row_counts.close()
 
 
 class MpProducer(LocalProducer):
@@ -255,6 +338,7 @@ class MpProducer(LocalProducer):
                 batches_per_message=options.batches_per_message,
             ),
             self._holders,
+            None if self._row_cache is None else self._row_cache.new_counts(options.num_workers),
             near=self._near,
             feature_memory=dataset.feature_memory,
         )
@@ -263,6 +347,7 @@ class MpProducer(LocalProducer):
         try:
             self._thread.start()
             self._thread.run(self._producer.start())  # has a limit of its own
+            self._fill_copies(_OnLoop(self._thread, self._producer.use_copies), config.batch_size, self._producer.plan)
         except BaseException:
             self.close()
             raise
@@ -289,6 +374,8 @@ class MpProducer(LocalProducer):
         return self._producer.worker_pids
 
     def _begin(self, run: int, epoch: int, indices: BatchIndices) -> None:
+        if self._row_cache is not None:  # as soon as they are there, and not when somebody tells of them
+            self._thread.run(self._producer.use_copies(self._row_cache.handles))
         what = f"its sampling processes to begin epoch {epoch}"
         self._group = self._options.group_of(self._producer.together, len(indices))
         share = BatchShare(indices, self._group)
@@ -307,6 +394,7 @@ class MpProducer(LocalProducer):
         return "its sampling process"
 
     def _release(self) -> None:
+        self._end_copies()
         if self._thread.is_running:
             self._thread.run(self._close_workers())
             self._thread.stop()

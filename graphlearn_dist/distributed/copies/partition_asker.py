@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 
 class AskerClosed(Exception):
-    """The server ends: there is nothing more to ask for."""
+    """The process that asks ends: there is nothing more to ask for."""
 
 
 class PartitionAsker:
@@ -39,7 +39,7 @@ class PartitionAsker:
         service: the partition of this process.
         endpoint: whose connections are used.
         find_holders: gives who serves the others now; may wait, and raise what ``ServerHolders.find`` raises.
-        closed: set when the server ends.
+        closed: set when the process ends, or whom it asks for.
         patience_s: how long a partition may be out of reach.
 
     Attributes:
@@ -108,8 +108,8 @@ class PartitionAsker:
         return replies
 
     def _send(self, partition: int, function: Callable[..., Any], request: tuple[Any, ...]) -> Future[Any]:
-        address = self.holders.addresses[partition]
-        return Remote[PartitionService](self._endpoint, address, fail_fast=True).ask(function, *request)
+        address, suffix = self.holders.addresses[partition], self.holders.suffix
+        return Remote[PartitionService](self._endpoint, address, suffix=suffix, fail_fast=True).ask(function, *request)
 
     def _wait_for(
         self, partition: int, future: Future[Any], function: Callable[..., Any], request: tuple[Any, ...]

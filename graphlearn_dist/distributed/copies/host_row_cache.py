@@ -1,6 +1,9 @@
-"""Copies of other partitions' rows that a server keeps for the sampling workers of its host.
+"""Copies of other partitions' rows that a process keeps for who samples on its host.
 
-Filled in a thread, while batches are made: workers use the copies when all are there. A batch does not depend on them.
+That is a server for the sampling workers of its loaders, or a trainer for a loader of its own.
+
+Filled in a thread, while batches are made: who samples uses the copies when all are there. A batch does not depend on
+them.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -34,7 +37,6 @@ from ..partitions.dataset_handle import CacheHandle, cache_handle
 from ..partitions.partition_peers import PartitionHolders
 from ..partitions.partition_service import PartitionService
 from ..workers.row_counts import NUM_COUNTS, RowCounts
-from ..workers.sampling_producer import SamplingProducer
 from .partition_asker import AskerClosed, PartitionAsker
 from .row_chances import Announcement, RowChances, estimate_chances
 
@@ -51,7 +53,7 @@ _logger = logging.getLogger(__name__)
 @register_message
 @dataclass(frozen=True)
 class RowCacheStats:
-    """What a server's copies of other partitions' rows are good for, since it started.
+    """What a process's copies of other partitions' rows are good for, since they were first wanted.
 
     Attributes:
         budget_bytes: most bytes of copies; 0 where there are to be none.
@@ -113,7 +115,7 @@ def row_bytes(rows: Any) -> int:
 
 
 def budget_of(row_cache: float | str | None, dataset: DistDataset) -> int:
-    """Bytes that ``row_cache`` of ``init_server`` means, ``GLD_ROW_CACHE`` where that is None.
+    """Bytes that ``row_cache`` of ``init_server``, or of worker options, means; ``GLD_ROW_CACHE`` where that is None.
 
     Raises:
         InvalidArgumentError: it is neither a share of the rows nor a size.
@@ -145,31 +147,38 @@ def _share_in(given: Any) -> float | None:
     return given
 
 
+class CopiesUser(Protocol):
+    """Who samples for a loader."""
+
+    async def use_copies(self, copies: tuple[CacheHandle, ...], /) -> None:
+        """There are these now; called on the loop of the job's endpoint."""
+
+
 @dataclass(frozen=True)
 class _Loader:
     """For whom the copies were chosen; ``announced`` tells loaders apart that read alike."""
 
     announced: object
-    producer: weakref.ref[SamplingProducer]
+    user: weakref.ref[CopiesUser]
 
 
 @dataclass(frozen=True)
-class ServerJob:
-    """What a server knows of the job that it has joined.
+class CopiesJob:
+    """What a process knows of the job that it has joined.
 
     Attributes:
         endpoint: its own, which is open.
         find_holders: finds who serves the other partitions, see ``ServerHolders.find``.
-        producers: of the loaders that are open.
+        users: of the copies, which may change.
     """
 
     endpoint: Endpoint
     find_holders: Callable[[float | None], Coroutine[Any, Any, PartitionHolders]]
-    producers: Iterable[SamplingProducer]
+    users: Iterable[CopiesUser]
 
 
 class HostRowCache:
-    """See above. Its methods are for the thread of the server's loop unless they say otherwise.
+    """See above. Its methods are for one thread, a server's loop, unless they say otherwise.
 
     Args:
         dataset: the partition that is held here.
@@ -194,7 +203,7 @@ class HostRowCache:
         self._before: dict[str, CachedRows] = {}  # a worker may be about to map them
         self._loader: _Loader | None = None
         self._is_filling = False
-        self._job: ServerJob | None = None
+        self._job: CopiesJob | None = None
         self._telling: set[asyncio.Task[None]] = set()
         self._threads = WorkerThreads(1, "row-cache")
         self.handles: tuple[CacheHandle, ...] = ()
@@ -217,27 +226,27 @@ class HostRowCache:
                 self._counts.remove(counts)
                 self._past += counts.sums()
 
-    def announce(self, producer: SamplingProducer, announced: object, make: Callable[[], Announcement]) -> None:
+    def announce(self, user: CopiesUser, announced: object, make: Callable[[], Announcement]) -> None:
         """A loader was opened: copies are chosen for it, unless there are some for another that is open.
 
         Args:
-            producer: of the loader.
+            user: who samples for it.
             announced: tells loaders apart that read alike.
             make: says what its batches are like; called in a thread.
         """
         if not self.budget_bytes or self.order != "loader" or self._is_filling or self._job is None:
             return
         last = self._loader
-        if last is None or (last.announced != announced and last.producer() not in [*self._job.producers]):
-            self._loader = _Loader(announced, weakref.ref(producer))
+        if last is None or (last.announced != announced and last.user() not in [*self._job.users]):
+            self._loader = _Loader(announced, weakref.ref(user))
             self._begin(make)
 
     def _begin(self, make: Callable[[], Announcement]) -> None:
         self._is_filling = True
         self._threads.submit(lambda: self._fill(make))
 
-    def attach(self, job: ServerJob) -> None:
-        """The server has joined a job."""
+    def attach(self, job: CopiesJob) -> None:
+        """The process has joined a job."""
         self._job = job
         if self.budget_bytes and self.order == "degree":
             self._begin(lambda: Announcement.of_nobody(self._dataset.schema))
@@ -256,9 +265,10 @@ class HostRowCache:
         return RowCacheStats(self.budget_bytes, nbytes, rows, hits, misses, saved, self._is_filling)
 
     def close(self) -> None:
-        """Whatever is under way ends."""
+        """Whatever is under way ends. From any thread."""
         self._closed.set()
         self._threads.close(0.0)
+        self._job = None
 
     # --- filling, in the thread ---------------------------------------------------------------------------------
 
@@ -271,7 +281,7 @@ class HostRowCache:
             handles = tuple(cache_handle(store, kept) for store, kept in copies.items())
             with self._lock:
                 self._before, self._copies, self.handles = self._copies, copies, handles
-            post(job.endpoint.loop, self._tell_producers)
+            post(job.endpoint.loop, self._tell_users)
             stats = self.stats()
             _logger.info("row_cache: copies of %d rows, %d MiB", stats.rows, stats.nbytes >> 20)
         except AskerClosed:
@@ -294,10 +304,10 @@ class HostRowCache:
                     raise
         raise AskerClosed
 
-    def _tell_producers(self) -> None:
-        """On the loop."""
-        for producer in [] if self._job is None else [*self._job.producers]:
-            task = asyncio.get_running_loop().create_task(producer.use_copies(self.handles))
+    def _tell_users(self) -> None:
+        """On the endpoint's loop."""
+        for user in [] if self._job is None else [*self._job.users]:
+            task = asyncio.get_running_loop().create_task(user.use_copies(self.handles))
             self._telling.add(task)
             task.add_done_callback(self._telling.discard)
 
