@@ -139,12 +139,12 @@ def work(rank: int, port: int, directories: list[str], in_turns: bool) -> dict[s
         for number, (((name, edge_dir, _), dataset), sampling) in enumerate(cells):
             place = {"part": (rank, NUM_PROCESSES)}
             modes: dict[str, Any] = {}
-            together = {"batches_per_message": TOGETHER[number % 3]}
+            both = {"batches_per_message": TOGETHER[number % 3], "row_cache": (None, 0.3)[number % 2]}
             if not in_turns or (number + in_place) % NUM_PROCESSES == rank:
-                modes["collocated"] = CollocatedDistSamplingWorkerOptions(**meeting, **together, prefetch_size=rank)
+                modes["collocated"] = CollocatedDistSamplingWorkerOptions(**meeting, **both, prefetch_size=rank)
             if number % NUM_PROCESSES == rank and number // NUM_PROCESSES % 2 == in_place:
-                both = {"num_workers": 1 + (number % 4 == 0), "num_threads": 1 + number % 2, "channel_size": "32MB"}
-                modes["mp"] = MpDistSamplingWorkerOptions(**meeting, **both, **together)
+                own = {"num_workers": 1 + (number % 4 == 0), "num_threads": 1 + number % 2, "channel_size": "32MB"}
+                modes["mp"] = MpDistSamplingWorkerOptions(**meeting, **both, **own)
             for mode, options in modes.items():
                 with open_loader(name, edge_dir, sampling, dataset, options, **place) as loader:
                     expected = oracle_epochs(name, edge_dir, sampling, **place)[: 1 + (number % 4 == 0)]
