@@ -122,8 +122,8 @@ class OffsetId2Index:
 
     def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
         """Local rows of ``ids``, in their dtype; UnknownIdError for an id outside the range."""
-        rows = ids - self.offset if self.offset else ids
-        least, most = map(int, rows.aminmax()) if rows.numel() else (0, -1)
+        rows = ids - self.offset
+        least, most = (0, -1) if 0 in rows.shape else (int(rows.min()), int(rows.max()))
         if least < 0 or (self.size is not None and most >= self.size):
             wrong = rows < 0 if self.size is None else (rows < 0) | (rows >= self.size)
             position = int(wrong.nonzero()[0, 0])

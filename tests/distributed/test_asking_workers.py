@@ -22,8 +22,9 @@ from graphlearn_dist.distributed import (
 )
 from graphlearn_dist.distributed.copies.host_row_cache import RowCacheStats
 from graphlearn_dist.distributed.copies.partition_asker import PartitionAsker
+from graphlearn_dist.distributed.dist_context import _reset_context
 from graphlearn_dist.distributed.rpc import get_endpoint
-from graphlearn_dist.errors import InvalidArgumentError
+from graphlearn_dist.errors import DeadlineExceededError, InvalidArgumentError, PeerLostError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.messages import SampledBatch
 from graphlearn_dist.sampler.batch_maker import BatchMaker
@@ -57,6 +58,7 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             other.tell("end")
             shutdown_rpc()
             other.wait(DEADLINE_S)
+            _reset_context()
 
 
 def answer(port: int, directory: str) -> None:
@@ -116,6 +118,22 @@ def test_a_group_with_a_batch_that_fails(half: Any, local: NeighborLoader, monke
             else:
                 assert_same(pyg_tensors(next(batches)), pyg_tensors(local.batch(0, index)))
         assert next(batches, None) is None
+
+
+@pytest.mark.parametrize("lost", [PeerLostError("worker 1", "it was frozen"), DeadlineExceededError("too late")])
+def test_a_group_whose_peer_is_lost(half: Any, monkeypatch: pytest.MonkeyPatch, lost: Exception) -> None:
+    """It is not tried again batch by batch: each would wait for the peer as long."""
+    tried: list[int] = []
+
+    async def fail(_: BatchMaker, epoch: int, indices: Sequence[int], run: int) -> list[SampledBatch]:
+        tried.append(len(indices))
+        raise lost
+
+    monkeypatch.setattr(BatchMaker, "make_together", fail)
+    with open_loader(half, batches_per_message=8, prefetch_size=1) as loader:
+        with pytest.raises(type(lost), match=str(lost)):
+            next(iter(loader))
+        assert tried in ([8], [8, 7])  # the rest is asked for again, together
 
 
 # --- copies of rows ------------------------------------------------------------------------------------------------

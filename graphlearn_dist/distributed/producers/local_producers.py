@@ -16,7 +16,7 @@ import numpy
 
 from ... import _C
 from ...data.device.device_copies import DeviceCopies
-from ...errors import NotInitializedError
+from ...errors import DeadlineExceededError, NotInitializedError, PeerLostError
 from ...rpc.shm.loans import Loans
 from ...rpc.wire.codec import byte_array, decode
 from ...rpc.wire.encoded import Encoded, release
@@ -259,11 +259,13 @@ class CollocatedProducer(LocalProducer):
         return made
 
     async def _make(self, request: BatchRequest, indices: Sequence[int], upcoming: Upcoming) -> Any:
-        """These batches of a request; the first alone where that fails, which tells what fails."""
+        """These batches of a request; the first alone where one of them fails, which tells which."""
         upcoming.look_ahead(request.position)
         try:
             try:
                 return await self._make_together(request, indices, upcoming)
+            except (PeerLostError, DeadlineExceededError):  # it is no batch's fault
+                raise
             except Exception:
                 if len(indices) == 1:
                     raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import os
 import secrets
 import socket
@@ -311,8 +312,13 @@ class Links:
         if task is None:
             task = asyncio.get_running_loop().create_task(self._dial(address))
             self._dialling[address] = task
-            task.add_done_callback(lambda _: self._dialling.pop(address, None))
+            task.add_done_callback(functools.partial(self._end_dialling, address))
         return await asyncio.shield(task)  # others may wait for the same connection
+
+    def _end_dialling(self, address: PeerAddress, task: asyncio.Task[Connection]) -> None:
+        self._dialling.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # all who waited may have been called off: nobody is told then
 
     async def _dial(self, address: PeerAddress) -> Connection:
         sock = await asyncio.wait_for(self._connect(address), MAX_TIME_S)

@@ -107,6 +107,18 @@ def test_range_book_as_in_glt() -> None:
             book.id2index[torch.tensor([wrong])]
 
 
+@pytest.mark.parametrize("offset", [0, 10])
+def test_rows_of_an_offset_are_a_tensor_of_their_own(offset: int) -> None:
+    index = OffsetId2Index(offset, 20)
+    ids = torch.tensor([offset + 3, offset + 19])
+    rows = index[ids]
+    rows += 100
+    assert ids.tolist() == [offset + 3, offset + 19]
+    assert index[ids.numpy()].tolist() == [3, 19]
+    assert index[ids[:0]].tolist() == []
+    assert OffsetId2Index(offset)[ids + 1000].tolist() == [1003, 1019]
+
+
 def test_glt_book_is_a_tensor() -> None:
     book = GLTPartitionBook(torch.tensor([1, 0, 1, 2]))
     assert isinstance(book, torch.Tensor)
