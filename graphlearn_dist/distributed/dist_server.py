@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any
@@ -150,7 +151,12 @@ class DistServer:
 
     def _on_ready(self) -> None:
         self._ready.set()
-        self._row_cache.attach(CopiesJob(rpc.get_endpoint(), self._holders.find, self._leases))
+        endpoint = rpc.get_endpoint()
+
+        def find_holders(timeout_s: float) -> Future[PartitionHolders]:
+            return asyncio.run_coroutine_threadsafe(self._holders.find(timeout_s), endpoint.loop)
+
+        self._row_cache.attach(CopiesJob(endpoint, find_holders, self._leases))
 
     @remote
     def exit(self) -> bool:

@@ -20,9 +20,10 @@ from graphlearn_dist.distributed import (
     init_worker_group,
     shutdown_rpc,
 )
-from graphlearn_dist.distributed.copies.host_row_cache import RowCacheStats
+from graphlearn_dist.distributed.copies.host_row_cache import HostRowCache, RowCacheStats
 from graphlearn_dist.distributed.copies.partition_asker import PartitionAsker
 from graphlearn_dist.distributed.dist_context import _reset_context
+from graphlearn_dist.distributed.partitions.partition_peers import PartitionHolders
 from graphlearn_dist.distributed.rpc import get_endpoint
 from graphlearn_dist.errors import DeadlineExceededError, InvalidArgumentError, PeerLostError
 from graphlearn_dist.loader import NeighborLoader
@@ -33,6 +34,7 @@ from tests.support.jobs import NUM_FEATURES, NUM_NODES, load, make_partitions, s
 from tests.support.oracle import assert_same, pyg_tensors
 from tests.support.processes import start
 
+HERE = "tests.distributed.test_asking_workers"
 DEADLINE_S = 60.0
 SEEDS = torch.arange(NUM_NODES).repeat(22)
 NUM_BATCHES = 66
@@ -51,7 +53,7 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     halves = make_partitions(tmp_path_factory.mktemp("halves"), 2)
     with reserved_port() as port, pytest.MonkeyPatch.context() as patch:
         patch.setenv("GLD_SHARE_PARTITIONS", "0")
-        with start("tests.distributed.test_asking_workers.answer", port=port, directory=str(halves)) as other:
+        with start(f"{HERE}.answer", port=port, directory=str(halves)) as other:
             init_worker_group(2, 0)
             init_rpc("127.0.0.1", port, rpc_timeout=DEADLINE_S)
             yield load(halves, 0)
@@ -66,6 +68,7 @@ def answer(port: int, directory: str) -> None:
     init_worker_group(2, 1)
     init_rpc("127.0.0.1", port, rpc_timeout=DEADLINE_S)
     with open_loader(load(Path(directory), 1)):
+        print("ready", flush=True)
         sys.stdin.readline()
     shutdown_rpc()
 
@@ -198,7 +201,47 @@ def test_a_loader_that_ends_while_copies_come(half: Any, monkeypatch: pytest.Mon
         assert (stats.is_filling, stats.rows) == (True, 0)
         next(iter(loader))
     ends.set()
-    wait_for_copies(loader)
+    assert wait_for_copies(loader).rows == 0
+
+
+def test_copies_go_with_their_loader(half: Any) -> None:
+    with open_loader(half, row_cache=1 << 64) as loader:  # more bytes than any machine has
+        list(loader)
+        before = wait_for_copies(loader)
+    after = loader.row_cache_stats()
+    assert after is not None
+    assert (before.rows, after.rows, after.nbytes) == (NUM_NODES // 2, 0, 0)
+
+
+def leave_first(port: int, directory: str) -> None:
+    """Worker 0, which leaves the job before its loader is closed, and before anybody was asked for copies."""
+    init_worker_group(2, 0)
+    init_rpc("127.0.0.1", port, rpc_timeout=DEADLINE_S)
+    has_left = threading.Event()
+    find = HostRowCache._find_holders
+
+    def find_late(cache: HostRowCache) -> PartitionHolders:
+        assert has_left.wait(DEADLINE_S)
+        return find(cache)
+
+    HostRowCache._find_holders = find_late  # type: ignore[method-assign]
+    with open_loader(load(Path(directory), 0), row_cache=1.0) as loader:
+        sys.stdin.readline()
+        shutdown_rpc(graceful=False)
+        has_left.set()
+        assert wait_for_copies(loader).rows == 0
+
+
+def test_a_trainer_that_leaves_while_copies_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLD_SHARE_PARTITIONS", "0")
+    job: dict[str, Any] = {"directory": str(make_partitions(tmp_path, 2))}
+    with reserved_port() as port, start(f"{HERE}.leave_first", port=port, **job) as first:
+        with start(f"{HERE}.answer", port=port, **job) as other:
+            assert other.readline() == "ready"
+            first.tell("leave")
+            first.wait(DEADLINE_S)
+            other.tell("end")
+            other.wait(DEADLINE_S)
 
 
 @pytest.mark.parametrize("kind", KINDS)

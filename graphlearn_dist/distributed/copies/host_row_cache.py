@@ -13,7 +13,8 @@ import logging
 import math
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -42,6 +43,7 @@ from .row_chances import Announcement, RowChances, estimate_chances
 
 ORDERS = ("loader", "degree")
 _ID_BYTES = 8
+_MOST_BYTES = 1 << 62  # that are compared with others in integers of 64 bits
 _BLOCK_BYTES = 4 << 20  # of rows in one answer
 _FIND_S = 10.0  # for servers that are not there yet; tried again for as long as a partition may be out of reach
 _RETRY_S = 0.5
@@ -125,7 +127,7 @@ def budget_of(row_cache: float | str | None, dataset: DistDataset) -> int:
         return 0
     share = _share_in(given)
     if share is None:
-        return parse_size(given, name="row_cache")  # type: ignore[arg-type]  # which is what it checks
+        return min(parse_size(given, name="row_cache"), _MOST_BYTES)  # type: ignore[arg-type]  # which it checks
     return int(share * sum(group.book.num_ids * group.item_bytes for group in store_groups(dataset)))
 
 
@@ -168,12 +170,12 @@ class CopiesJob:
 
     Attributes:
         endpoint: its own, which is open.
-        find_holders: finds who serves the other partitions, see ``ServerHolders.find``.
+        find_holders: finds who serves the other partitions, within so many seconds; see ``ServerHolders.find``.
         users: of the copies, which may change.
     """
 
     endpoint: Endpoint
-    find_holders: Callable[[float | None], Coroutine[Any, Any, PartitionHolders]]
+    find_holders: Callable[[float], Future[PartitionHolders]]
     users: Iterable[CopiesUser]
 
 
@@ -265,8 +267,10 @@ class HostRowCache:
         return RowCacheStats(self.budget_bytes, nbytes, rows, hits, misses, saved, self._is_filling)
 
     def close(self) -> None:
-        """Whatever is under way ends. From any thread."""
-        self._closed.set()
+        """Whatever is under way ends, and copies go. From any thread."""
+        with self._lock:
+            self._closed.set()
+            self._copies, self._before, self.handles = {}, {}, ()
         self._threads.close(0.0)
         self._job = None
 
@@ -280,6 +284,8 @@ class HostRowCache:
             copies = self._fetch(make(), PartitionAsker(self._service, job.endpoint, self._find_holders, self._closed))
             handles = tuple(cache_handle(store, kept) for store, kept in copies.items())
             with self._lock:
+                if self._closed.is_set():
+                    return
                 self._before, self._copies, self.handles = self._copies, copies, handles
             post(job.endpoint.loop, self._tell_users)
             stats = self.stats()
@@ -295,7 +301,7 @@ class HostRowCache:
         job = self._job
         if job is None:
             raise AskerClosed
-        found = asyncio.run_coroutine_threadsafe(job.find_holders(_FIND_S), job.endpoint.loop)
+        found = job.find_holders(_FIND_S)
         while not self._closed.is_set():
             try:
                 return found.result(_RETRY_S)

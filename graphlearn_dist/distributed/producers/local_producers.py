@@ -96,12 +96,10 @@ class LocalProducer(BatchProducer):
         """Begins to fetch copies for who samples."""
         if self._row_cache is None:
             return
-        holders, schema, sampler_input = self._holders, self.schema, self._input  # the copies must not keep this alive
-
-        async def find_holders(_: float | None) -> PartitionHolders:
-            return holders
-
-        self._row_cache.attach(CopiesJob(rpc.get_endpoint(), find_holders, (user,)))
+        schema, sampler_input = self.schema, self._input  # the copies must not keep this alive
+        holders: Future[PartitionHolders] = Future()
+        holders.set_result(self._holders)
+        self._row_cache.attach(CopiesJob(rpc.get_endpoint(), lambda _: holders, (user,)))
         self._row_cache.announce(
             user, None, lambda: Announcement.of_loader(schema, sampler_input, batch_size, plan.fanouts)
         )
@@ -293,6 +291,7 @@ class CollocatedProducer(LocalProducer):
         self._end_upcoming()
         self._thread.stop()
         self._peers.close()
+        self._batches.use_copies({})
         if self._row_counts is not None:
             self._row_counts.close()
 
