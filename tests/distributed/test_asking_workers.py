@@ -28,6 +28,7 @@ from graphlearn_dist.distributed.rpc import get_endpoint
 from graphlearn_dist.errors import DeadlineExceededError, InvalidArgumentError, PeerLostError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.messages import SampledBatch
+from graphlearn_dist.rpc.engine.threads import WorkerThreads
 from graphlearn_dist.sampler.batch_maker import BatchMaker
 from graphlearn_dist.utils.system.ports import reserved_port
 from tests.support.jobs import NUM_FEATURES, NUM_NODES, load, make_partitions, same_batches
@@ -211,6 +212,15 @@ def test_copies_go_with_their_loader(half: Any) -> None:
     after = loader.row_cache_stats()
     assert after is not None
     assert (before.rows, after.rows, after.nbytes) == (NUM_NODES // 2, 0, 0)
+
+
+def test_a_loader_that_ends_before_copies_are_asked_for(half: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WorkerThreads, "submit", lambda *_: None)
+    with open_loader(half, row_cache=1.0) as loader:
+        stats = loader.row_cache_stats()
+        assert stats is not None
+        assert stats.is_filling
+    assert wait_for_copies(loader).rows == 0
 
 
 def leave_first(port: int, directory: str) -> None:

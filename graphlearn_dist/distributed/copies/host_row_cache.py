@@ -272,6 +272,7 @@ class HostRowCache:
             self._closed.set()
             self._copies, self._before, self.handles = {}, {}, ()
         self._threads.close(0.0)
+        self._is_filling = False  # what had not begun never does
         self._job = None
 
     # --- filling, in the thread ---------------------------------------------------------------------------------
