@@ -151,6 +151,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--peer-python", action="append", default=[], help="an interpreter with peers; repeat")
     parser.add_argument("--workers", type=int, default=1, help="sampling processes of each loader")
     parser.add_argument("--buffer", default="512MB", help="shared memory for batches of each loader")
+    parser.add_argument("--recent-rows", help="memory of each loader for rows that were answered lately; 0 keeps none")
     parser.add_argument("--row-cache", help="of who holds partitions: a share of the nodes, or bytes")
     parser.add_argument(
         "--situations", nargs="*", choices=list(SITUATIONS), default=list(SITUATIONS), help="see host_situations.py"

@@ -360,14 +360,15 @@ class Job(Readers):
 
 def loader_options(mode: str, args: argparse.Namespace) -> dict[str, Any]:
     """Of a mode's loaders, by which as many batches are under way in each."""
+    recent = {"recent_rows": int(args.recent_rows) if str(args.recent_rows).isdigit() else args.recent_rows}
     copies = {"row_cache": args.row_cache}
     match mode:
         case "remote":
-            return {"num_workers": args.workers, "buffer_size": args.buffer}
+            return {"num_workers": args.workers, "buffer_size": args.buffer, **recent}
         case "mp":
-            return {"num_workers": args.workers, "channel_size": args.buffer, **copies}
+            return {"num_workers": args.workers, "channel_size": args.buffer, **copies, **recent}
         case _:
-            return {"prefetch_size": BATCHES_AHEAD, **copies}
+            return {"prefetch_size": BATCHES_AHEAD, **copies, **recent}
 
 
 class Wire:

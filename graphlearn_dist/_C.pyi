@@ -445,7 +445,8 @@ def locate_rows(
     pool: ThreadPool | None = None,
     copied: SortedIds | None = None,
     copy_rows: Any = None,
-) -> tuple[Capsule, Capsule, Capsule, Capsule, Capsule]: ...
+    recent: RecentIds | None = None,
+) -> tuple[Capsule, Capsule, Capsule, Capsule, Capsule, int, int]: ...
 def locate_owned(
     owners: Any,
     ids: Any,
@@ -453,11 +454,15 @@ def locate_owned(
     pool: ThreadPool | None = None,
     copied: SortedIds | None = None,
     copy_rows: Any = None,
-) -> tuple[Capsule, Capsule, Capsule, Capsule, Capsule]: ...
+) -> tuple[Capsule, Capsule, Capsule, Capsule, Capsule, int, int]: ...
 
 class SortedIds:
     def __init__(self, sorted: Any, pool: ThreadPool | None = None, with_bits: bool = False) -> None: ...
     def find(self, ids: Any, pool: ThreadPool | None = None) -> Capsule: ...
+
+class RecentIds:
+    def __init__(self, num_ids: int, block_rows: int, num_blocks: int) -> None: ...
+    def keep(self, ids: Any) -> list[tuple[int, int, bool, Capsule]]: ...
 
 def stitch_neighbors(
     positions: Any, offsets: Any, parts: Sequence[Any], pool: ThreadPool | None = None, max_count: int = -1

@@ -6,6 +6,7 @@
 #include "common/thread_pool.h"
 #include "routing/narrowed.h"
 #include "routing/partition_book.h"
+#include "routing/recent_ids.h"
 #include "routing/sorted_ids.h"
 #include "routing/split.h"
 
@@ -50,20 +51,25 @@ py::tuple split(const PartitionBook& book, const py::object& ids, ThreadPool* po
 
 using HeldIds = std::shared_ptr<SortedIds>;
 
-KeptCopies kept_copies(const HeldIds& ids, const py::object& rows) {
-  if (ids == nullptr) return {};
-  KeptCopies copies{ids.get(), from_python_optional(rows, "copy_rows")};
+KeptCopies kept_copies(const HeldIds& ids, const py::object& rows, const RecentIds* recent = nullptr) {
+  KeptCopies copies{ids.get(), {}, recent};
+  if (ids == nullptr) return copies;
+  copies.rows = from_python_optional(rows, "copy_rows");
   if (copies.rows.defined()) check_vector(copies.rows, kInt64, ids->size(), "copy_rows");
   return copies;
 }
 
-py::tuple locate_for_lookup(const PartitionBook& book, const py::object& ids, const std::vector<bool>& is_asked,
-                            ThreadPool* pool, const HeldIds& copied, const py::object& copy_rows) {
-  const Tensor input = from_python(ids, "ids");
-  const KeptCopies copies = kept_copies(copied, copy_rows);
-  LocatedRows found = without_gil([&] { return locate_rows(input, book, is_asked, pool, copies); });
+py::tuple as_tuple(LocatedRows found) {
   return py::make_tuple(std::move(found.owners), std::move(found.rows), std::move(found.ids),
-                        std::move(found.positions), std::move(found.offsets));
+                        std::move(found.positions), std::move(found.offsets), found.num_copied, found.num_recent);
+}
+
+py::tuple locate_for_lookup(const PartitionBook& book, const py::object& ids, const std::vector<bool>& is_asked,
+                            ThreadPool* pool, const HeldIds& copied, const py::object& copy_rows,
+                            const RecentIds* recent) {
+  const Tensor input = from_python(ids, "ids");
+  const KeptCopies copies = kept_copies(copied, copy_rows, recent);
+  return as_tuple(without_gil([&] { return locate_rows(input, book, is_asked, pool, copies); }));
 }
 
 std::shared_ptr<SortedIds> sorted_ids(const py::object& sorted, ThreadPool* pool, bool with_bits) {
@@ -83,9 +89,7 @@ py::tuple locate_owned_rows(const py::object& owners, const py::object& ids, con
   std::vector<const SortedIds*> lists;
   for (const auto& list : at_hand) lists.push_back(list.get());
   const KeptCopies copies = kept_copies(copied, copy_rows);
-  LocatedRows found = without_gil([&] { return locate_owned(known, input, lists, pool, copies); });
-  return py::make_tuple(std::move(found.owners), std::move(found.rows), std::move(found.ids),
-                        std::move(found.positions), std::move(found.offsets));
+  return as_tuple(without_gil([&] { return locate_owned(known, input, lists, pool, copies); }));
 }
 
 template <Tensor (*kNarrowed)(const Tensor&)>
@@ -174,15 +178,35 @@ void bind_routing(py::module_& m) {
       .def("find", &find, py::arg("ids"), py::arg("pool") = nullptr,
            "int64 [n]: the position of each id in the list, -1 where it is not among them.");
 
+  py::class_<RecentIds, std::shared_ptr<RecentIds>>(
+      m, "RecentIds", "Which rows were answered lately, and where they are kept (recent_ids.h).")
+      .def(py::init<int64_t, int64_t, int>(), py::arg("num_ids"), py::arg("block_rows"), py::arg("num_blocks"))
+      .def(
+          "keep",
+          [](RecentIds& self, const py::object& ids) {
+            const Tensor given = from_python(ids, "ids");
+            std::vector<RecentIds::Run> runs = without_gil([&] { return self.keep(given); });
+            py::list out;
+            for (RecentIds::Run& run : runs)
+              out.append(py::make_tuple(run.block, run.first, run.is_begun, std::move(run.sources)));
+            return out;
+          },
+          py::arg("ids"),
+          "Places for those of `ids` (int64) that have none: (block, first row there, whether it begins anew, int64 "
+          "[n] which of the ids), for rows one behind the other.");
+
   m.def("permute", &permute_array, py::arg("indices"), py::arg("n"), py::arg("key"), py::arg("inverse") = false,
         py::arg("pool") = nullptr, "Places of `indices` under a keyed bijection of [0, n), int64.");
   m.def("split_by_owner", &split, py::arg("book"), py::arg("ids"), py::arg("pool") = nullptr,
         "(ids, rows, positions, offsets), all int64, in buckets by owner, stable.");
   m.def("locate_rows", &locate_for_lookup, py::arg("book"), py::arg("ids"), py::arg("is_asked"),
         py::arg("pool") = nullptr, py::arg("copied") = nullptr, py::arg("copy_rows") = py::none(),
+        py::arg("recent") = nullptr,
         "(owners int32, rows int64) of all ids, in their order, and (ids, positions, offsets) of those that are asked "
-        "for, in buckets by owner: their rows are places in the owner's answer. Of ids that are `copied` nobody is "
-        "asked: their owner is the number of partitions, their rows are places in that list, or `copy_rows` at these.");
+        "for, in buckets by owner: their rows are places in the owner's answer; and how many were copied, and recent. "
+        "Of ids that are `copied` nobody is "
+        "asked: their owner is the number of partitions, their rows are places in that list, or `copy_rows` at these. "
+        "The owner of one that is `recent` is larger by 1 and its block, its row the one in that block.");
   m.def("locate_owned", &locate_owned_rows, py::arg("owners"), py::arg("ids"), py::arg("at_hand"),
         py::arg("pool") = nullptr, py::arg("copied") = nullptr, py::arg("copy_rows") = py::none(),
         "The same of ids whose owners (int32) are known. `at_hand`: the ids of each partition in the order of its "

@@ -14,7 +14,7 @@
 
 #include "common/tensor.h"
 #include "feature/direct_file.h"
-#include "feature/row_table.h"
+#include "common/row_table.h"
 
 namespace gld {
 

@@ -106,14 +106,14 @@ Split split_many(const T* ids, int64_t n, const PartitionBook& book, ThreadPool*
   return split;
 }
 
-// Those ids in [begin, end) that would be asked for and of which there are copies: these are their rows.
-template <typename T>
-void take_copies(const KeptCopies& copies, const std::vector<uint8_t>& asked, const T* ids, int64_t begin, int64_t end,
-                 int32_t* owners, int64_t* rows) {
+// Those ids in [begin, end) that would be asked for and of which there are copies; how many.
+//
+// find(ids, count, slots) says where copies lie, -1 for those of which there is none; put(i, slot) has that of ids[i].
+template <typename T, typename Find, typename Put>
+int64_t take_found(const std::vector<uint8_t>& asked, const T* ids, int64_t begin, int64_t end, const int32_t* owners,
+                   Find&& find, Put&& put) {
   constexpr int64_t kBlock = 256;
-  int64_t chosen[kBlock], wanted[kBlock], found[kBlock];
-  const int64_t* copy_rows = copies.rows.defined() ? copies.rows.as<int64_t>() : nullptr;
-  const auto place_of_copies = static_cast<int32_t>(asked.size() - 1);
+  int64_t chosen[kBlock], wanted[kBlock], found[kBlock], taken = 0;
   for (int64_t first = begin; first < end; first += kBlock) {
     int64_t count = 0;
     for (int64_t i = first; i < std::min(first + kBlock, end); ++i) {
@@ -121,13 +121,45 @@ void take_copies(const KeptCopies& copies, const std::vector<uint8_t>& asked, co
       wanted[count] = ids[i];
       count += asked[owners[i]];
     }
-    copies.ids->find(wanted, count, found);
+    find(wanted, count, found);
     for (int64_t k = 0; k < count; ++k) {
       if (found[k] < 0) continue;
-      owners[chosen[k]] = place_of_copies;
-      rows[chosen[k]] = copy_rows == nullptr ? found[k] : copy_rows[found[k]];
+      put(chosen[k], found[k]);
+      ++taken;
     }
   }
+  return taken;
+}
+
+struct Taken {
+  int64_t copied = 0, recent = 0;
+};
+
+// Their owners and rows become those of the copies.
+template <typename T>
+Taken take_copies(const KeptCopies& copies, int num_partitions, const std::vector<uint8_t>& asked, const T* ids,
+                  int64_t begin, int64_t end, int32_t* owners, int64_t* rows) {
+  Taken taken;
+  if (const SortedIds* const list = copies.ids; list != nullptr) {
+    const int64_t* const copy_rows = copies.rows.defined() ? copies.rows.as<int64_t>() : nullptr;
+    taken.copied = take_found(
+        asked, ids, begin, end, owners, [&](auto... wanted) { list->find(wanted...); },
+        [&](int64_t i, int64_t place) {
+          owners[i] = num_partitions;
+          rows[i] = copy_rows == nullptr ? place : copy_rows[place];
+        });
+  }
+  if (const RecentIds* const recent = copies.recent; recent != nullptr) {
+    const auto block_rows = static_cast<uint32_t>(recent->block_rows());
+    taken.recent = take_found(
+        asked, ids, begin, end, owners, [&](auto... wanted) { recent->find(wanted...); },
+        [&](int64_t i, int64_t slot) {
+          const uint32_t block = static_cast<uint32_t>(slot) / block_rows;
+          owners[i] = num_partitions + 1 + static_cast<int32_t>(block);
+          rows[i] = static_cast<uint32_t>(slot) - block * block_rows;
+        });
+  }
+  return taken;
 }
 
 // As split_many(), of the ids whose owners are asked; the others stay where they are.
@@ -137,7 +169,8 @@ template <typename T, typename Locate>
 LocatedRows locate_many(const T* ids, int64_t n, Tensor known_owners, const std::vector<bool>& is_asked,
                         ThreadPool* pool, const KeptCopies& copies, Locate&& locate) {
   const int num_partitions = static_cast<int>(is_asked.size());
-  const int num_places = num_partitions + 1;  // the last are the copies
+  const int num_blocks = copies.recent == nullptr ? 0 : copies.recent->num_blocks();
+  const int num_places = num_partitions + 1 + num_blocks;  // behind the partitions are the copies
   LocatedRows out;
   out.owners = std::move(known_owners);
   out.rows = empty({n}, kInt64);
@@ -146,18 +179,23 @@ LocatedRows locate_many(const T* ids, int64_t n, Tensor known_owners, const std:
   int64_t* rows = out.rows.as<int64_t>();
   int64_t* offsets = out.offsets.as<int64_t>();
   std::vector<uint8_t> asked(is_asked.begin(), is_asked.end());  // bits would cost more to read
-  asked.push_back(0);
+  asked.resize(static_cast<size_t>(num_places), 0);
   const Chunks chunks(n, pool);
   std::vector<int64_t> histograms(static_cast<size_t>(chunks.num_chunks * num_places), 0);
+  std::vector<Taken> taken(static_cast<size_t>(chunks.num_chunks));
   chunks.run([&](int64_t chunk, int64_t begin, int64_t end) {
     locate(begin, end, owners, rows);
-    if (copies.ids != nullptr) take_copies(copies, asked, ids, begin, end, owners, rows);
+    taken[static_cast<size_t>(chunk)] = take_copies(copies, num_partitions, asked, ids, begin, end, owners, rows);
     int64_t* histogram = histograms.data() + chunk * num_places;
     for (int64_t i = begin; i < end; ++i) histogram[owners[i]] += asked[owners[i]];
   });
   std::vector<int64_t> bounds(static_cast<size_t>(num_places + 1));
   place_buckets(histograms, chunks.num_chunks, num_places, bounds.data());
-  std::copy_n(bounds.begin(), num_places, offsets);
+  std::copy_n(bounds.begin(), num_partitions + 1, offsets);
+  for (const Taken& of_chunk : taken) {
+    out.num_copied += of_chunk.copied;
+    out.num_recent += of_chunk.recent;
+  }
   out.ids = empty({offsets[num_partitions]}, kInt64);
   out.positions = empty({offsets[num_partitions]}, kInt64);
   if (out.ids.numel() == 0) return out;
@@ -392,6 +430,9 @@ LocatedRows locate_rows(const Tensor& ids, const PartitionBook& book, const std:
   if (static_cast<int>(is_asked.size()) != book.num_partitions())
     throw InvalidArgument(message("is_asked: expected one entry for each of ", book.num_partitions(),
                                   " partitions, got ", is_asked.size()));
+  if (copies.recent != nullptr && copies.recent->num_ids() != book.num_ids())
+    throw InvalidArgument(
+        message("recent: expected rows of ", book.num_ids(), " ids, as the book has, got ", copies.recent->num_ids()));
   return dispatch_index(ids.dtype, "ids", [&](auto type) {
     const auto* asked = ids.as<decltype(type)>();
     const int64_t n = ids.numel();
@@ -419,6 +460,7 @@ LocatedRows locate_owned(const Tensor& owners, const Tensor& ids, const std::vec
         if (at_hand[static_cast<size_t>(p)] != nullptr)
           find_owned(*at_hand[static_cast<size_t>(p)], p, wanted, known, begin, end, rows);
     };
+    if (copies.recent != nullptr) throw InvalidArgument("recent: expected none of rows that lie with their edges");
     Tensor places = copies.ids == nullptr ? owners : empty({ids.numel()}, kInt32);
     if (copies.ids != nullptr) std::copy_n(owners.as<int32_t>(), ids.numel(), places.as<int32_t>());
     return locate_many(wanted, ids.numel(), std::move(places), is_asked, pool, copies, locate);

@@ -8,6 +8,7 @@
 #include "common/tensor.h"
 #include "common/thread_pool.h"
 #include "routing/partition_book.h"
+#include "routing/recent_ids.h"
 #include "routing/sorted_ids.h"
 
 namespace gld {
@@ -25,23 +26,27 @@ struct Split {
 // Raises UnknownId for an id outside the book. A lean split has less to write.
 Split split_by_owner(const Tensor& ids, const PartitionBook& book, ThreadPool* pool, bool is_lean = false);
 
-// Copies of rows of partitions that would have to be asked. Without ids there are none.
+// Copies of rows of partitions that would have to be asked: those of a list, and those that were answered lately.
 struct KeptCopies {
-  const SortedIds* ids = nullptr;
+  const SortedIds* ids = nullptr;  // null: no list
   Tensor rows;  // int64, the row of each id of the list, in its order; undefined: the rows are in that order
+  const RecentIds* recent = nullptr;  // null: none
 };
 
 // Where rows of a lookup will be found: at their owners where these are at hand, else in what their owners answer,
 // unless there are copies.
 struct LocatedRows {
-  Tensor owners;     // int32 [n], of each id in the order in which they came; num_partitions for a copy
-  Tensor rows;       // int64 [n], the local row at an owner at hand, or of a copy; the place in the answer of one asked
+  Tensor owners;     // int32 [n], of each id in the order in which they came; num_partitions for a copy of the list,
+                     // above that 1 + the block of a recent one
+  Tensor rows;       // int64 [n], the row at an owner at hand, or of a copy; the place in the answer of one asked
   Tensor ids;        // int64 [m], those to be asked for, in buckets by owner as in Split
   Tensor positions;  // int64 [m], where each of them stood in the input
   Tensor offsets;    // int64 [num_partitions + 1], bounds of the buckets; those of owners at hand are empty
+  int64_t num_copied = 0, num_recent = 0;  // ids of which there were copies, of either kind
 };
 
-// `is_asked` has one entry for each partition. Raises UnknownId for an id outside the book.
+// `is_asked` has one entry for each partition. Raises UnknownId for an id outside the book, and InvalidArgument for
+// recent ones of another number of ids.
 LocatedRows locate_rows(const Tensor& ids, const PartitionBook& book, const std::vector<bool>& is_asked,
                         ThreadPool* pool, const KeptCopies& copies = {});
 

@@ -30,27 +30,31 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def row_stores(tensors: Sequence[UnifiedTensor | torch.Tensor | None]) -> list[_C.RowStore | None]:
+    """What the core knows rows by that several have; plain tensors contiguous and in host memory."""
+    return list(map(_store_of, tensors))
+
+
 def gather_located(
-    tensors: Sequence[UnifiedTensor | torch.Tensor | None],
+    stores: Sequence[_C.RowStore | None],
     owners: torch.Tensor,
     rows: torch.Tensor,
     out: torch.Tensor,
     pool: _C.ThreadPool,
 ) -> None:
-    """Writes row ``rows[i]`` of ``tensors[owners[i]]`` to ``out[i]``, cast to the dtype of ``out``.
+    """Writes row ``rows[i]`` of ``stores[owners[i]]`` to ``out[i]``, cast to the dtype of ``out``.
 
     Args:
-        tensors: of one dtype and row shape, plain ones contiguous and in host memory; None where no row is of it.
+        stores: see ``row_stores``; of one dtype and row shape, None where no row is of it.
         owners: int32 ``[n]``.
         rows: int64 ``[n]``.
         out: ``[n, ...]``.
         pool: whose threads do it.
 
     Raises:
-        UnknownIdError: a row is outside its tensor.
-        InvalidArgumentError: there is no tensor of an owner, or shapes or dtypes do not fit together.
+        UnknownIdError: a row is outside its store.
+        InvalidArgumentError: there is no store of an owner, or shapes or dtypes do not fit together.
     """
-    stores = list(map(_store_of, tensors))
     _C.gather_located(stores, owners, rows, out, pool)
 
 

@@ -24,6 +24,8 @@ _MAX_TOGETHER = 64  # all of them are in a worker's memory before the first can 
 _MAX_RPC_THREADS = 16
 _MOST_AHEAD = 64  # requests of a loader at a server, which refuses what waits for it by the thousand
 DEFAULT_BUFFER_BYTES = 1 << 30  # for finished batches
+_SHARE_OF_RECENT_ROWS = 8  # of that memory, the part that rows which were answered lately have
+_MOST_OF_RECENT_ROWS = 2  # likewise, at most
 _LEAST_MESSAGES = 32  # of each worker in an epoch: then all have about as many batches
 _START_TIMEOUT_S = 300.0  # workers take a second or two; more on a machine that is busy, or short of memory
 
@@ -45,6 +47,7 @@ class _BasicDistSamplingWorkerOptions:
     rpc_timeout: float
     num_threads: int
     batches_per_message: int | None
+    recent_rows: int | str | None
     use_all2all: bool
 
     def _check(self, **at_least: int) -> None:
@@ -68,8 +71,26 @@ class _BasicDistSamplingWorkerOptions:
             raise InvalidArgumentError(
                 f"batches_per_message: expected at most {_MAX_TOGETHER}, got {self.batches_per_message}"
             )
+        recent = self.recent_bytes
+        if recent is not None and recent > self.buffer_bytes // _MOST_OF_RECENT_ROWS:
+            raise InvalidArgumentError(
+                f"recent_rows: expected at most half of the {self.buffer_bytes} bytes for batches, got {recent}"
+            )
         if self.use_all2all:
             warn_no_effect("use_all2all", "the rows of a batch come in one request a partition already")
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Memory for batches, in one place."""
+        return DEFAULT_BUFFER_BYTES
+
+    @property
+    def recent_bytes(self) -> int | None:
+        """``recent_rows`` in bytes."""
+        given = self.recent_rows
+        if given is None or (given == 0 and not isinstance(given, bool)):
+            return None if given is None else 0
+        return parse_size(given, name="recent_rows")
 
     @property
     def rpc_threads(self) -> int:
@@ -88,6 +109,11 @@ class _BasicDistSamplingWorkerOptions:
         """
         even = num_batches // (_LEAST_MESSAGES * self._num_makers * num_servers)
         return most if self.batches_per_message is not None else max(1, min(most, even))
+
+
+def recent_rows_bytes(wish: int | None, memory_bytes: int) -> int:
+    """What rows that were answered lately may have of who makes batches, of the memory that it has for these."""
+    return memory_bytes // _SHARE_OF_RECENT_ROWS if wish is None else min(wish, memory_bytes // _MOST_OF_RECENT_ROWS)
 
 
 def _messages_ahead(batches: int, group: int) -> int:
@@ -148,6 +174,11 @@ class CollocatedDistSamplingWorkerOptions(_BasicDistSamplingWorkerOptions):
             each costs less then; never changes them. At most 64. None has it follow from batch size and fan-outs, up
             to 16 of batches of some ten thousand edges and one of some million (two where they reach much of the
             graph, and rows of other workers that both want are asked for once), and from how many batches there are.
+        recent_rows: memory, of a gigabyte beside the batches, for rows that other workers answered lately: those that
+            following batches want again are not asked for again. Bytes, or text such as ``"64MB"``; at most half of it,
+            0 keeps none, None an eighth. Used only where a third of all rows that may be asked for find room, so not of
+            graphs that are large beside it, whose batches have little in common (see ``row_cache``); never changes a
+            batch.
         row_cache: copies of the rows of other partitions that batches are likeliest to need, fetched in the background
             from the workers that hold them, so that fewer travel: a share of all rows (float, above 0 and at most 1),
             bytes, or text such as ``"4GB"``; None keeps none. They lie in shared memory of this process, beside the
@@ -162,6 +193,7 @@ class CollocatedDistSamplingWorkerOptions(_BasicDistSamplingWorkerOptions):
     prefetch_size: int = 2
     num_threads: int = 1
     batches_per_message: int | None = field(default=None, kw_only=True)
+    recent_rows: int | str | None = field(default=None, kw_only=True)
     row_cache: float | str | None = field(default=None, kw_only=True)
     use_all2all: bool = field(default=False, kw_only=True)
 
@@ -198,6 +230,10 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
             up to 16 of batches of some ten thousand edges and one of some million (two where they reach much of the
             graph, and rows of other processes that both want are asked for once), and from how many batches there are
             to share out.
+        recent_rows: memory, of ``channel_size``, for rows that other workers answered lately: those that following
+            batches want again are not asked for again. Bytes, or text such as ``"64MB"``; at most half of it, 0 keeps
+            none, None an eighth. Used only where a third of all rows that may be asked for find room, so not of graphs
+            that are large beside it, whose batches have little in common (see ``row_cache``); never changes a batch.
         row_cache: copies of the rows of other partitions that batches are likeliest to need, fetched in the background
             from the workers that hold them, so that fewer travel: a share of all rows (float, above 0 and at most 1),
             bytes, or text such as ``"4GB"``; None keeps none. They lie in shared memory of this process, beside the
@@ -218,15 +254,16 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
     max_restarts: int = 3
     start_timeout: float = _START_TIMEOUT_S
     batches_per_message: int | None = field(default=None, kw_only=True)
+    recent_rows: int | str | None = field(default=None, kw_only=True)
     row_cache: float | str | None = field(default=None, kw_only=True)
     use_all2all: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.channel_size is not None:
+            parse_size(self.channel_size, name="channel_size")
         self._check()
         if self.pin_memory:
             can_pin()  # warns where nothing is to be gained
-        if self.channel_size is not None:
-            parse_size(self.channel_size, name="channel_size")
 
     @property
     def buffer_bytes(self) -> int:
@@ -270,6 +307,11 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
             up to 16 of batches of some ten thousand edges and one of some million (two where they reach much of the
             graph, and rows of other processes that both want are asked for once), and from how many batches there are
             to share out.
+        recent_rows: memory, of ``buffer_size``, for rows that other servers answered lately: those that following
+            batches want again are not asked for again. Bytes, or text such as ``"64MB"``; at most half of it, 0 keeps
+            none, None an eighth. Used only where a third of all rows that may be asked for find room, so not of graphs
+            that are large beside it, whose batches have little in common (see ``init_server(row_cache=)``); never
+            changes a batch.
         use_all2all: without effect, as of ``CollocatedDistSamplingWorkerOptions``.
     """
 
@@ -292,14 +334,15 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
     prefetch_bytes: int | str | None = None
     start_timeout: float = _START_TIMEOUT_S
     batches_per_message: int | None = field(default=None, kw_only=True)
+    recent_rows: int | str | None = field(default=None, kw_only=True)
     use_all2all: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        self._check(prefetch_size=1)
-        _check_seconds("reconnect_timeout", self.reconnect_timeout, positive=False)
         for name in ("buffer_size", "prefetch_bytes"):
             if (size := getattr(self, name)) is not None:
                 parse_size(size, name=name)
+        self._check(prefetch_size=1)
+        _check_seconds("reconnect_timeout", self.reconnect_timeout, positive=False)
 
     @property
     def buffer_bytes(self) -> int:
@@ -328,6 +371,7 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
             reconnect_timeout_s=self.reconnect_timeout,
             start_timeout_s=self.start_timeout,
             batches_per_message=self.batches_per_message,
+            recent_bytes=self.recent_bytes,
         )
 
 
@@ -353,6 +397,7 @@ class ProducerRequest:
             did not get the answer, and wants one producer in all; 0: each is another.
         start_timeout_s: how long the sampling processes may take to start.
         batches_per_message: most batches that travel together; None has it follow from their size.
+        recent_bytes: of ``buffer_bytes``, for rows that others answered lately; None has it follow from these.
     """
 
     num_workers: int
@@ -365,6 +410,7 @@ class ProducerRequest:
     key: int = 0
     start_timeout_s: float = _START_TIMEOUT_S
     batches_per_message: int | None = None
+    recent_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not self.reconnect_timeout_s >= 0:
@@ -376,6 +422,8 @@ class ProducerRequest:
         for name in ("num_workers", "concurrency", "num_threads", "buffer_bytes", "batches_per_message"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InvalidArgumentError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.recent_bytes is not None and self.recent_bytes < 0:
+            raise InvalidArgumentError(f"recent_bytes: expected at least 0, got {self.recent_bytes}")
         for name in ("request_timeout_s", "start_timeout_s"):
             if not getattr(self, name) > 0:
                 raise InvalidArgumentError(f"{name}: expected a positive number of seconds, got {getattr(self, name)}")

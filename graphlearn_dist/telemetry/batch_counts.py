@@ -41,6 +41,7 @@ class BatchSums:
         peers_ns: of both, waiting for other partitions beyond that.
         stitch_ns: of both, putting answers together.
         credit_ns: waiting, after all of that, until the reader's credit had room for a batch.
+        recent_bytes: of ``row_bytes``, those that other partitions had answered for earlier batches.
     """
 
     batches: int = 0
@@ -58,6 +59,7 @@ class BatchSums:
     peers_ns: int = 0
     stitch_ns: int = 0
     credit_ns: int = 0
+    recent_bytes: int = 0
 
     def __add__(self, other: BatchSums) -> BatchSums:
         return BatchSums(*map(sum, zip(astuple(self), astuple(other), strict=True)))
@@ -70,6 +72,7 @@ _NAMES = [field.name for field in fields(BatchSums)]
 NUM_COUNTS = len(_NAMES)
 _SAMPLE, _ROWS, _SEND, _SEEDS, _COPY = range(5, 10)  # add_sizes gives the first seven
 _EXCHANGES = range(10, 14)
+_RECENT = _NAMES.index("recent_bytes")
 
 
 class BatchCounts:
@@ -85,6 +88,7 @@ class BatchCounts:
         self._waiting: list[tuple[int, int, int, int, int, int, int]] = []
         self._seed_times: list[int] = []
         self._seen = (0, 0, 0, 0)
+        self._seen_recent = 0
         self._lock = threading.Lock()
 
     def add(
@@ -160,6 +164,13 @@ class BatchCounts:
             for at, now, seen in zip(_EXCHANGES, times, self._seen, strict=True):
                 self._at[at] += now - seen
             self._seen = times
+
+    def follow_recent(self, nbytes: int) -> None:
+        """``FeatureCollector.recent_bytes`` of this process, which only grow."""
+        if nbytes != self._seen_recent:
+            with self._lock:
+                self._at[_RECENT] += nbytes - self._seen_recent
+                self._seen_recent = nbytes
 
     def sums(self) -> BatchSums:
         """What was counted until now."""

@@ -116,6 +116,8 @@ class LoaderStats:
         sums, count = self.made.sums, max(self.made.sums.batches, 1)
         sizes = f"{sums.seeds / count:,.0f} seeds, {sums.nodes / count:,.0f} nodes, {sums.edges / count:,.0f} edges"
         rows = f", {sums.row_bytes / count / 1e6:.2f} MB of rows" if sums.row_bytes else ""
+        if sums.recent_bytes:
+            rows += f", {sums.recent_bytes / sums.row_bytes:.1%} of them answered before"
         seconds = self.wait_s - self.start_s + self.compute_s
         rate = f", {(self.batches - 1) / seconds:.1f} batches/s" if seconds else ""
         start = f", after {self.start_s:.1f} s for the first" if self.start_s else ""
@@ -232,6 +234,8 @@ def made_metrics(made: MadeStats, labels: dict[str, str]) -> Iterator[Metric]:
     yield Metric("nodes_total", "Nodes of batches made.", sums.nodes, labels)
     yield Metric("edges_total", "Edges of batches made.", sums.edges, labels)
     yield Metric("row_bytes_total", "Bytes of features and labels of batches made.", sums.row_bytes, labels)
+    recent = "Of these, bytes that other partitions had answered before."
+    yield Metric("recent_row_bytes_total", recent, sums.recent_bytes, labels)
     stages = {"sample": sums.sample_ns, "rows": sums.rows_ns, "send": sums.send_ns, "credit": sums.credit_ns}
     parts = {"seeds": sums.seeds_ns, "copy": sums.copy_ns, "split": sums.split_ns, "own": sums.own_ns}
     parts |= {"peers": sums.peers_ns, "stitch": sums.stitch_ns}

@@ -99,6 +99,50 @@ TEST("routing: a list that does not ascend is refused, and nothing beside the in
   }
 }
 
+TEST("routing: of rows that were answered lately nobody is asked, whatever was kept before") {
+  const int64_t num_ids = 20000;
+  const auto held = PartitionBook::permuted(num_ids, 3, 7);
+  const PartitionBook& book = *held;
+  for (const int64_t block_rows : {int64_t{40}, int64_t{2000}}) {  // a table by hash, and one of all ids
+    RecentIds recent(num_ids, block_rows, 4);
+    std::vector<int64_t> kept(static_cast<size_t>(4 * block_rows), -1);  // by slot
+    for (uint64_t round = 0; round < 30; ++round) {
+      const std::vector<int64_t> given = random_numbers(3000, num_ids, round);
+      for (const RecentIds::Run& run : recent.keep(ids(given))) {
+        if (run.is_begun) std::fill_n(kept.begin() + run.block * block_rows, block_rows, -1);
+        for (int64_t i = 0; i < run.sources.numel(); ++i) {
+          int64_t& slot = kept[static_cast<size_t>(run.block * block_rows + run.first + i)];
+          CHECK_EQUAL(slot, -1);
+          slot = given[static_cast<size_t>(run.sources.as<int64_t>()[i])];
+        }
+      }
+      const std::vector<int64_t> wanted = random_numbers(9000, num_ids, 100 + round);
+      ThreadPool pool(1 + static_cast<int>(round % 3));
+      const KeptCopies copies{nullptr, {}, &recent};
+      const LocatedRows found = locate_rows(ids(wanted), book, {true, false, true}, &pool, copies);
+      int64_t count = 0;
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        const int32_t owner = found.owners.as<int32_t>()[i];
+        const int64_t row = found.rows.as<int64_t>()[i];
+        if (owner > 3) {
+          CHECK_EQUAL(kept[static_cast<size_t>((owner - 4) * block_rows + row)], wanted[i]);
+          ++count;
+        } else if (owner != 1) {
+          CHECK_EQUAL(found.ids.as<int64_t>()[found.offsets.as<int64_t>()[owner] + row], wanted[i]);
+          CHECK(std::find(kept.begin(), kept.end(), wanted[i]) == kept.end());
+        }
+      }
+      CHECK_EQUAL(found.num_recent, count);
+    }
+  }
+  RecentIds recent(num_ids, 5, 2);
+  CHECK_THROWS(InvalidArgument, recent.keep(ids({3, num_ids})));
+  CHECK_THROWS(InvalidArgument, recent.keep(ids({3, -1})));
+  const KeptCopies copies{nullptr, {}, &recent};
+  CHECK_EQUAL(locate_rows(ids({3}), book, {true, true, true}, nullptr, copies).num_recent, 0);
+  CHECK_THROWS(UnknownId, locate_rows(ids({num_ids}), book, {true, true, true}, nullptr, copies));
+}
+
 TEST("routing: ids whose owners are known have their rows where these are at hand, and are asked for elsewhere") {
   const int64_t size = 50000;
   const SortedIds even(ids([&] {

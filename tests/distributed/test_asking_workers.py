@@ -95,7 +95,7 @@ def open_loader(data: Any, kind: Any = CollocatedDistSamplingWorkerOptions, **op
 def test_a_group_costs_one_query_a_hop(
     half: Any, local: NeighborLoader, options: dict[str, Any], together: int
 ) -> None:
-    with open_loader(half, **options) as loader:
+    with open_loader(half, recent_rows=0, **options) as loader:
         same_batches(loader, [local.batch(0, index) for index in range(NUM_BATCHES)])
         before = get_endpoint().stats().requests_sent
         same_batches(loader, [local.batch(1, index) for index in range(NUM_BATCHES)])
@@ -140,9 +140,39 @@ def test_a_group_whose_peer_is_lost(half: Any, monkeypatch: pytest.MonkeyPatch, 
         assert tried in ([8], [8, 7])  # the rest is asked for again, together
 
 
-# --- copies of rows ------------------------------------------------------------------------------------------------
+# --- rows that were answered lately -------------------------------------------------------------------------------
 
 KINDS = [CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_asked_for_once(half: Any, local: NeighborLoader, kind: Any) -> None:
+    """The first epoch wants all of them, so that the second one asks for hops alone."""
+    with open_loader(half, kind) as loader:
+        for epoch in range(2):
+            sent, before = get_endpoint().stats().requests_sent, loader.stats().made.sums
+            same_batches(loader, [local.batch(epoch, index) for index in range(NUM_BATCHES)])
+            made = loader.stats().made.sums - before
+        of_others = made.row_bytes // ROW_BYTES - sum(
+            int((local.batch(1, index).n_id < NUM_NODES // 2).sum()) for index in range(NUM_BATCHES)
+        )
+        assert made.recent_bytes == of_others * ROW_BYTES
+        if kind is CollocatedDistSamplingWorkerOptions:  # the others ask by themselves
+            assert get_endpoint().stats().requests_sent - sent == NUM_BATCHES // 2
+        assert "of them answered before" in str(loader.stats())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_nobody_keeps(half: Any, local: NeighborLoader, kind: Any) -> None:
+    for given in (0, "100"):  # a third of the other partition's rows find no room in 100 bytes
+        with open_loader(half, kind, recent_rows=given) as loader:
+            for epoch in range(2):
+                same_batches(loader, [local.batch(epoch, index) for index in range(NUM_BATCHES)])
+            assert loader.stats().made.sums.recent_bytes == 0
+            assert "answered before" not in str(loader.stats())
+
+
+# --- copies of rows ------------------------------------------------------------------------------------------------
 
 
 def wait_for_copies(loader: DistNeighborLoader) -> RowCacheStats:

@@ -80,8 +80,9 @@ def check_partitioned(
     with_edge: bool,
     own_feature_books: bool = False,
     graph_caching: bool = False,
+    recent_bytes: int = 0,
 ) -> list[DirectPeers]:
-    """Batches of every partition equal those of the whole."""
+    """Batches of every partition equal those of the whole, made twice where rows are kept that were answered."""
     config = config_of(case, with_edge=with_edge)
     seeds = NodeSamplerInput(case.seeds, case.seed_type)
     local = LocalBatches(make_dataset(case.graph, case.edge_dir), seeds, config)
@@ -98,9 +99,12 @@ def check_partitioned(
         for dataset, service in zip(datasets, services, strict=True):
             peers = DirectPeers(services)
             asked.append(peers)
-            batches = PartitionedBatches(dataset, seeds, config, [service], peers, num_threads)
-            for actual, wanted in zip(make_all(batches, case.epoch), expected, strict=True):
-                assert_same(tensors_of(actual), wanted)
+            batches = PartitionedBatches(
+                dataset, seeds, config, [service], peers, num_threads, recent_bytes=recent_bytes
+            )
+            for _ in range(2 if recent_bytes else 1):
+                for actual, wanted in zip(make_all(batches, case.epoch), expected, strict=True):
+                    assert_same(tensors_of(actual), wanted)
     return asked
 
 
@@ -113,7 +117,10 @@ def check_partitioned(
 def test_partitioned_batches_equal_local_ones(typed: bool, data: st.DataObject, kind: str, num_parts: int) -> None:
     case = data.draw(cases(typed=typed))
     num_threads, with_edge, own = data.draw(st.integers(1, 2)), data.draw(st.booleans()), data.draw(st.booleans())
-    check_partitioned(case, kind, num_parts, num_threads, with_edge=with_edge, own_feature_books=own)
+    check_partitioned(
+        case, kind, num_parts, num_threads, with_edge=with_edge, own_feature_books=own,
+        recent_bytes=data.draw(st.sampled_from([0, 500, 3000, 1 << 30])),
+    )  # fmt: skip
 
 
 class GenerousPeers(DirectPeers):

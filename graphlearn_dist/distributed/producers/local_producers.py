@@ -36,10 +36,10 @@ from ..copies.row_chances import Announcement
 from ..dist_context import get_context
 from ..dist_dataset import DistDataset
 from ..dist_options import (
-    DEFAULT_BUFFER_BYTES,
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
     ProducerRequest,
+    recent_rows_bytes,
 )
 from ..event_loop import LoopThread
 from ..partitions.dataset_handle import CacheHandle, open_copies
@@ -189,8 +189,9 @@ class CollocatedProducer(LocalProducer):
         services, self._peers = open_peers(dataset, options, self._holders)
         config = with_own_times(config, self._input, dataset)
         self._batches = PartitionedBatches(
-            dataset, self._input, config, services, self._peers, options.num_threads, self._near, keeps_device=True
-        )
+            dataset, self._input, config, services, self._peers, options.num_threads, self._near,
+            recent_bytes=recent_rows_bytes(options.recent_bytes, options.buffer_bytes), keeps_device=True,
+        )  # fmt: skip
         self._batches.trace_key = self.trace_key
         self._row_counts = None if self._row_cache is None else self._row_cache.new_counts(1)
         if self._row_counts is not None:
@@ -216,7 +217,7 @@ class CollocatedProducer(LocalProducer):
             return 1
         wish = options.batches_per_message
         return most_together(
-            dataset, self._input, config, self._batches.plan, DEFAULT_BUFFER_BYTES, wish, asks_others=asks
+            dataset, self._input, config, self._batches.plan, options.buffer_bytes, wish, asks_others=asks
         )
 
     @property
@@ -291,7 +292,7 @@ class CollocatedProducer(LocalProducer):
         self._end_upcoming()
         self._thread.stop()
         self._peers.close()
-        self._batches.use_copies({})
+        self._batches.forget_rows()
         if self._row_counts is not None:
             self._row_counts.close()
 
@@ -337,6 +338,7 @@ class MpProducer(LocalProducer):
                 start_timeout_s=options.start_timeout,
                 key=self.trace_key,
                 batches_per_message=options.batches_per_message,
+                recent_bytes=options.recent_bytes,
             ),
             self._holders,
             None if self._row_cache is None else self._row_cache.new_counts(options.num_workers),

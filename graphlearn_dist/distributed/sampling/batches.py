@@ -129,6 +129,7 @@ class PartitionedSampler:
         services: the partitions at hand, this process's own among them.
         peers: the other partitions.
         num_threads: threads of one batch; a batch does not depend on them.
+        recent_bytes: for rows that other partitions answered lately, see ``FeatureCollector.keep_recent``.
         device: the ``sampling_device`` of the data set, to sample there; None: the CPU samples.
         keeps_device: what a GPU has sampled stays there, and its rows come there; else both are in host memory.
 
@@ -145,6 +146,7 @@ class PartitionedSampler:
         peers: Peers,
         num_threads: int = 1,
         *,
+        recent_bytes: int = 0,
         device: torch.device | None = None,
         keeps_device: bool = False,
     ) -> None:
@@ -158,6 +160,7 @@ class PartitionedSampler:
         labels = {store_name(NODE_LABEL, index) for index in range(len(self._schema.node_types))}
         wanted = names if config.collect_features else names & labels if config.collect_labels else ()
         self._stores = frozenset(wanted)
+        self.collector.keep_recent(self._stores, recent_bytes)
         self._repeats = config.is_disjoint  # a node is in several trees
 
     def graph_access(self, plan: SamplingPlan) -> HostGraph:
@@ -236,6 +239,7 @@ class PartitionedBatches:
         num_threads: threads of one batch; a batch does not depend on them.
         near: see ``make_schedule``.
         counts: where batches are counted; this process's own memory unless given.
+        recent_bytes: see ``FeatureCollector.keep_recent``.
         keeps_device: batches that a GPU samples stay there; else they are copied to host memory, to go elsewhere.
 
     Attributes:
@@ -256,14 +260,16 @@ class PartitionedBatches:
         near: torch.Tensor | None = None,
         counts: BatchCounts | None = None,
         *,
+        recent_bytes: int = 0,
         keeps_device: bool = False,
     ) -> None:
         self.counts = BatchCounts() if counts is None else counts
         self.device = sampling_device(dataset)
         self._is_moved = self.device is not None and not keeps_device
         self._sampler = PartitionedSampler(
-            dataset, config, services, peers, num_threads, device=self.device, keeps_device=keeps_device
-        )
+            dataset, config, services, peers, num_threads,
+            recent_bytes=recent_bytes, device=self.device, keeps_device=keeps_device,
+        )  # fmt: skip
         self._maker = self._sampler.maker(sampler_input, config, near, self.counts)
         self.schedule = self._maker.schedule
         self._peers = peers
@@ -277,6 +283,11 @@ class PartitionedBatches:
     def use_copies(self, copies: Mapping[str, CachedRows]) -> None:
         """See ``FeatureCollector.use_copies``."""
         self._sampler.collector.use_copies(copies)
+
+    def forget_rows(self) -> None:
+        """Keeps no rows of other partitions any more, as copies or for having been answered."""
+        self._sampler.collector.keep_recent(frozenset(), 0)
+        self._sampler.collector.use_copies({})
 
     def count_rows_in(self, counts: torch.Tensor) -> None:
         """``FeatureCollector.counts`` are added to these."""
@@ -308,6 +319,7 @@ class PartitionedBatches:
         made = list(zip(batches, rows, strict=True))
         self.counts.add(made, sampled - begun if sampling is None else 0, perf_counter_ns() - sampled)
         self.counts.follow_exchanges(self._peers.times)
+        self.counts.follow_recent(self._sampler.collector.recent_bytes)
         trace_stages(begun, sampled)
         return made
 

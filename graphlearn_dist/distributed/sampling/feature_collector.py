@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ from ... import _C
 from ...core import thread_pool, to_tensor
 from ...data.disk_tier import Announced
 from ...data.feature import counts_of_caches
-from ...data.unified_tensor import UnifiedTensor, gather_located
+from ...data.unified_tensor import UnifiedTensor, gather_located, row_stores
 from ...errors import UnknownIdError
 from ...messages import Subgraph
 from ...partition import CachedRows, OwnedEdgesBook
@@ -22,9 +23,15 @@ from ...utils.coroutines import run_local
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
+from .recent_rows import Blocks, RecentRows
 from .row_cache import CopyPlaces, RowCache, open_caches
 
+# Of the rows that others own, how much there must be room for, that keeping those of late pays: copying rows that
+# nobody wants again costs what others save.
+_LEAST_RECENT_SHARE = 1 / 3
+
 Wanted: TypeAlias = Mapping[str, torch.Tensor]  # of a batch by store, which rows: int64 [n]
+Sources: TypeAlias = Sequence[_C.RowStore | None]  # by `LocatedRows.owners`, where the rows of a store lie
 
 
 @dataclass(frozen=True)
@@ -32,12 +39,15 @@ class LocatedRows:
     """The places of a list of ids.
 
     Attributes:
-        owners: int32 ``[n]``, the partition of each, in the order of the list; their number for a copy.
+        owners: int32 ``[n]``, the partition of each, in the order of the list; their number for a copy, above that
+            1 + the block of a recent row.
         rows: int64 ``[n]``, its row there where the partition is at hand, or of the copy, else its place in the answer.
         ids: int64 ``[m]``, those to be asked for, grouped by owner; also for other lists, see ``ask_once``.
         positions: int64 ``[m]``, where each of them stands in the list; None where they are for others, too.
         offsets: int64 ``[num_partitions + 1]``, bounds of the groups.
         bounds: the same as a list.
+        num_copied: how many are copies.
+        num_recent: how many are recent rows.
     """
 
     owners: torch.Tensor
@@ -46,12 +56,14 @@ class LocatedRows:
     positions: torch.Tensor | None
     offsets: torch.Tensor
     bounds: list[int]
+    num_copied: int = 0
+    num_recent: int = 0
 
     @classmethod
-    def of(cls, capsules: Iterable[Any]) -> LocatedRows:
+    def of(cls, found: Sequence[Any]) -> LocatedRows:
         """Of what ``_C.locate_rows`` and ``_C.locate_owned`` give."""
-        owners, rows, ids, positions, offsets = map(to_tensor, capsules)
-        return cls(owners, rows, ids, positions, offsets, offsets.tolist())
+        owners, rows, ids, positions, offsets = map(to_tensor, found[:5])
+        return cls(owners, rows, ids, positions, offsets, offsets.tolist(), *found[5:])
 
     @property
     def asked(self) -> list[int]:
@@ -105,6 +117,7 @@ class FeatureCollector:
         store_names: of the rows that it looks up.
         counts: int64 ``[3]``, ids of other partitions of which there was a copy, ids of which there was none (each once
             a batch, however many stores have rows of it), and bytes of rows that were copied. It adds up here.
+        recent_bytes: of rows that were kept of earlier answers, by what batches looked up; it adds up.
     """
 
     def __init__(
@@ -126,11 +139,15 @@ class FeatureCollector:
         # Where all partitions are at hand, a copy of their rows is no closer than the rows.
         self._own_copies = dataset.row_caches() if len(self._services) < self._num_partitions else {}
         self._caches = open_caches(self._own_copies)
+        self._recent: dict[str, RecentRows] = {}  # by store; those of one type have one
+        self._most_recent_bytes, self._kept_stores = 0, frozenset[str]()
+        self.recent_bytes = 0
         self.counts = torch.zeros(3, dtype=torch.int64)
         self._peers = peers
         self._pool = thread_pool(num_threads)
         self._num_threads = num_threads
         self.store_names = frozenset(self._stores)
+        self._row_bytes = {name: math.prod(of.shape[1:]) * of.dtype.itemsize for name, of in self._stores.items()}
 
     def reads_edges(self, stores: frozenset[str]) -> bool:
         """Whether ``places_in`` reads a batch's edges to find their rows of these stores."""
@@ -143,6 +160,37 @@ class FeatureCollector:
         """
         if len(self._services) < self._num_partitions:
             self._caches = open_caches(self._own_copies, copies)
+            self.keep_recent(self._kept_stores, self._most_recent_bytes)
+
+    def keep_recent(self, stores: frozenset[str], nbytes: int) -> None:
+        """Lookups that start from now on keep the rows that they were answered, in place of what was kept before.
+
+        Nothing is kept where a third of what may be asked for does not find room, or of features and columns of edges
+        that lie with these.
+
+        Args:
+            stores: those that are always looked up together.
+            nbytes: of the rows, at most; 0 keeps none.
+        """
+        self._most_recent_bytes, self._kept_stores = nbytes, stores
+        self._recent = {}
+        asked = [partition for partition, is_asked in enumerate(self._is_asked) if is_asked]
+        alike: dict[tuple[int, int], list[str]] = {}  # these are looked up by the same ids
+        for name in sorted(stores & self._books.keys()):
+            alike.setdefault((id(self._books[name]), id(self._copies_of(name))), []).append(name)
+        groups = []
+        for names in alike.values():
+            of_row = sum(map(self._row_bytes.__getitem__, names))
+            copies = self._copies_of(names[0])
+            count = sum(map(self._books[names[0]].size, asked)) - (0 if copies is None else copies.count)
+            if of_row and count > 0:
+                groups.append((names, of_row, count))
+        share = min(1.0, nbytes / max(sum(of_row * count for _, of_row, count in groups), 1))
+        if share < _LEAST_RECENT_SHARE:
+            return
+        for names, _, count in groups:
+            recent = RecentRows(names, self._books[names[0]].num_ids, math.ceil(count * share))
+            self._recent |= dict.fromkeys(names, recent)
 
     def places_in(self, subgraph: Subgraph, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
         """For stores of edge features that lie with their edges, the places of a batch's edges (``wanted``).
@@ -225,15 +273,16 @@ class FeatureCollector:
         for name, of in together.items():
             for partition in of.asked:
                 asked[partition].append(name)
+        kept = {name: self._recent[name].blocks(name) for name in together if name in self._recent}
         if not any(asked):
-            return Lookup(self, wanted, located, caches=self._caches)
+            return Lookup(self, wanted, located, caches=self._caches, kept=kept)
         questions = []
         for partition, names in enumerate(asked):
             if names:
                 ids = [together[name].asked_of(partition) for name in names]
                 questions.append((partition, _C.rows_query(names, ids), [one.numel() for one in ids]))
         under_way = self._peers.run(lambda: _C.SingleRound(questions))
-        return Lookup(self, wanted, located, asked, under_way, self._caches)
+        return Lookup(self, wanted, located, asked, under_way, self._caches, kept, together)
 
     def unwritten(self, wanted: Sequence[Wanted]) -> list[dict[str, torch.Tensor]]:
         """By batch and store, tensors for the rows. Large ones are address space only as long as nobody writes them."""
@@ -279,55 +328,63 @@ class FeatureCollector:
         return self._caches[name].places if name in self._caches else None
 
     def _count(self, located: Mapping[str, LocatedRows]) -> None:
-        """Adds to ``counts`` where there are copies."""
+        """Adds to ``counts``, where there are copies, and to ``recent_bytes``."""
+        if self._recent:
+            self.recent_bytes += sum(of.num_recent * self._row_bytes[name] for name, of in located.items())
         if not self._caches:
             return
-        hits: dict[int, int] = {}  # of places, which stores share
-        for name, found in located.items():
-            if id(found) not in hits:
-                hits[id(found)] = int((found.owners == self._num_partitions).sum())
-                self.counts += torch.tensor([hits[id(found)], found.ids.numel(), 0])
-            if name in self._caches:
-                self.counts[2] += hits[id(found)] * self._caches[name].row_bytes
+        for of in {id(of): of for of in located.values()}.values():  # places, which stores share
+            self.counts[:2] += torch.tensor([of.num_copied, of.ids.numel() + of.num_recent])
+        for name in located.keys() & self._caches.keys():
+            self.counts[2] += located[name].num_copied * self._caches[name].row_bytes
 
     def _locate(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
         """Where rows lie, but for those that lie with their edges."""
         # Stores of one type share ids, book and copies, and so the places.
-        made: dict[tuple[int, int, int], LocatedRows] = {}
+        made: dict[tuple[int, int, int, int], LocatedRows] = {}
         located = {}
         for name, ids in wanted.items():
             if name in self._with_edges:
                 continue
-            copies = self._copies_of(name)
-            key = id(ids), id(self._books[name]), id(copies)
+            copies, recent = self._copies_of(name), self._recent_of(name, wanted)
+            key = id(ids), id(self._books[name]), id(copies), id(recent)
             if key not in made:
+                kept = None if recent is None else recent.ids
                 made[key] = LocatedRows.of(
-                    _C.locate_rows(self._books[name], ids, self._is_asked, self._pool, *_native(copies))
+                    _C.locate_rows(self._books[name], ids, self._is_asked, self._pool, *_native(copies), kept)
                 )
             located[name] = made[key]
         return located
 
-    def gather(
-        self,
-        name: str,
-        located: LocatedRows,
-        answers: Mapping[int, torch.Tensor],
-        cache: RowCache | None,
-        out: torch.Tensor,
-    ) -> None:
-        """Writes the rows of a store, given the copies and what the partitions that were asked have answered."""
-        if located.rows.numel() == 0:
-            return
-        sources: list[UnifiedTensor | torch.Tensor | None] = [None] * (
-            self._num_partitions + 1
-        )  # the last are the cached rows
+    def _recent_of(self, name: str, wanted: Mapping[str, torch.Tensor]) -> RecentRows | None:
+        """What a store's rows are kept in, where all that share it are wanted."""
+        recent = self._recent.get(name)
+        return recent if recent is not None and recent.stores <= wanted.keys() else None
+
+    def sources(self, name: str, answers: Mapping[int, torch.Tensor], cache: RowCache | None, kept: Blocks) -> Sources:
+        """Where the rows of a store lie, by ``LocatedRows.owners``; given the copies, and what partitions answered."""
+        sources: list[UnifiedTensor | torch.Tensor | None] = [None] * self._num_partitions
         for partition, service in self._services.items():
             sources[partition] = service.rows(name)
         for partition, rows in answers.items():
             sources[partition] = rows
-        if cache is not None:
-            sources[-1] = cache.tensor
+        return row_stores([*sources, None if cache is None else cache.tensor, *kept])
+
+    def gather(self, sources: Sources, located: LocatedRows, out: torch.Tensor) -> None:
+        """Writes the rows of a store."""
         gather_located(sources, located.owners, located.rows, out, self._pool)
+
+    def keep(self, located: Mapping[str, LocatedRows], answers: Mapping[str, Mapping[int, torch.Tensor]]) -> None:
+        """Keeps the rows that partitions answered, by store."""
+        for recent in set(self._recent.values()):
+            if not recent.stores <= answers.keys():
+                continue
+            places = {id(located[store]): located[store] for store in recent.stores}
+            if len(places) == 1:
+                (of,) = places.values()
+                for partition in of.asked:
+                    of_stores = {store: answers[store][partition] for store in recent.stores}
+                    recent.keep(of.asked_of(partition), of_stores, self._pool)
 
     def gather_whole(self, name: str, ids: torch.Tensor, out: torch.Tensor) -> None:
         """Writes the rows of ``ids`` in their order; only where this partition is the whole data set."""
@@ -355,6 +412,8 @@ class Lookup:
     asked: Sequence[Sequence[str]] = ()
     under_way: Awaitable[_C.SingleRound] | None = None
     caches: Mapping[str, RowCache] = field(default_factory=dict)
+    kept: Mapping[str, Blocks] = field(default_factory=dict)
+    together: Mapping[str, LocatedRows] = field(default_factory=dict)
 
     async def fill(self, outputs: Sequence[Mapping[str, torch.Tensor]]) -> None:
         """Writes every row into ``outputs`` (by batch and store, as ``FeatureCollector.unwritten`` makes them)."""
@@ -364,11 +423,18 @@ class Lookup:
             for partition, names in enumerate(self.asked):
                 for name, rows in zip(names, next(answered) if names else (), strict=True):
                     answers.setdefault(name, {})[partition] = to_tensor(rows)
+        sources: dict[str, Sources] = {}
         for batch, wanted in enumerate(self.wanted):
             for name, ids in wanted.items():
                 out = outputs[batch][name]
+                if ids.numel() == 0:
+                    continue
                 if self.located and name in self.located[batch]:
-                    found = answers.get(name, {})
-                    self.collector.gather(name, self.located[batch][name], found, self.caches.get(name), out)
+                    if name not in sources:
+                        found, cache = answers.get(name, {}), self.caches.get(name)
+                        sources[name] = self.collector.sources(name, found, cache, self.kept.get(name, ()))
+                    self.collector.gather(sources[name], self.located[batch][name], out)
                 else:
                     self.collector.gather_whole(name, ids, out)
+        if answers:
+            self.collector.keep(self.together, answers)

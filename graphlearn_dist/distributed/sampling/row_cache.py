@@ -19,19 +19,21 @@ class CopyPlaces:
     Attributes:
         ids: of which rows there are copies.
         rows: int64, where the copy of each id of that list lies; None where copies lie in the order of the list.
+        count: how many there are.
     """
 
     ids: _C.SortedIds
     rows: torch.Tensor | None
+    count: int
 
     @classmethod
     def of(cls, parts: Sequence[torch.Tensor]) -> CopyPlaces:
         """Of copies of these ids (int64, none twice), one part behind the other."""
         ids = parts[0] if len(parts) == 1 else torch.cat([*parts])
         if bool((ids[1:] > ids[:-1]).all()):
-            return cls(_C.SortedIds(ids, with_bits=True), None)
+            return cls(_C.SortedIds(ids, with_bits=True), None, ids.numel())
         ordered, rows = ids.sort()
-        return cls(_C.SortedIds(ordered, with_bits=True), rows)
+        return cls(_C.SortedIds(ordered, with_bits=True), rows, ids.numel())
 
 
 @dataclass(frozen=True)

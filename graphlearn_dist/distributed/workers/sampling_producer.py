@@ -28,7 +28,7 @@ from ...sampler.epochs.schedule import BatchIndices, BatchShare
 from ...telemetry import MadeStats
 from ...telemetry.trace import BatchName
 from ..dist_dataset import DistDataset
-from ..dist_options import ProducerRequest
+from ..dist_options import ProducerRequest, recent_rows_bytes
 from ..partitions.dataset_handle import CacheHandle, DatasetHandle
 from ..partitions.partition_peers import PartitionHolders
 from ..sampling.batches import most_together, tell_where_sampled
@@ -100,7 +100,12 @@ class SamplingProducer:
         self._epoch = 0
         self._share = BatchShare(BatchIndices(0, 0))
         self._num_given = 0
-        self._worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
+        worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
+        self._recent_bytes = 0
+        if holders.some_are_asked:
+            wish = None if request.recent_bytes is None else request.recent_bytes // request.num_workers
+            self._recent_bytes = recent_rows_bytes(wish, worker_bytes)
+        self._worker_bytes = worker_bytes - self._recent_bytes
         self.together = most_together(
             dataset, sampler_input, config, self.plan, self._worker_bytes, request.batches_per_message,
             asks_others=holders.some_are_asked,
@@ -210,6 +215,7 @@ class SamplingProducer:
             row_counts=None if self._row_counts is None else self._row_counts.handle_of(rank),
             near=self.schedule.near,
             feature_memory=self._feature_memory,
+            recent_bytes=self._recent_bytes,
         )
 
     @property

@@ -204,8 +204,9 @@ class SamplingWorker:
         if setup.feature_memory is not None:
             divide_memory([each for service in services for each in service.limited_features()], setup.feature_memory)
         self._batches = PartitionedBatches(
-            dataset, setup.sampler_input, setup.config, services, peers, setup.num_threads, setup.near, counts
-        )
+            dataset, setup.sampler_input, setup.config, services, peers, setup.num_threads, setup.near, counts,
+            recent_bytes=setup.recent_bytes,
+        )  # fmt: skip
         self._batches.trace_key = setup.key
         self._batches.use_copies(open_copies(setup.copies))
         if setup.row_counts is not None:

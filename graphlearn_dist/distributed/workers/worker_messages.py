@@ -44,6 +44,7 @@ class WorkerSetup:
         key: of the loader, by which its batches are named in a trace.
         batch_counts: where it counts its batches, see ``SharedBatchCounts``.
         feature_memory: for rows that it reads from files; None leaves them mapped.
+        recent_bytes: for rows that other partitions answered lately.
     """
 
     name: str
@@ -66,6 +67,7 @@ class WorkerSetup:
     row_counts: TensorHandle | None = None
     near: torch.Tensor | None = None
     feature_memory: FeatureMemory | None = None
+    recent_bytes: int = 0
 
 
 @register_message

@@ -174,7 +174,7 @@ def test_located_rows_lie_at_hand_or_in_the_answer(ids: list[int], asked: set[in
     whole = torch.tensor(ids, dtype=torch.int64)
     pool = _C.ThreadPool(threads) if threads else None
     owners, rows, wanted, positions, offsets = map(
-        from_dlpack, _C.locate_rows(book, whole, [p in asked for p in range(5)], pool)
+        from_dlpack, _C.locate_rows(book, whole, [p in asked for p in range(5)], pool)[:5]
     )
     expected_owners, expected_rows = map(from_dlpack, book.locate(whole))
     assert torch.equal(owners, expected_owners)
@@ -212,7 +212,7 @@ def test_nobody_is_asked_for_what_is_copied(ids: list[int], copied: set[int], is
             plain_owners, whole, [None if a else _every(book, p) for p, a in enumerate(asked)], pool, *copies
         ),
     ):
-        owners, rows, wanted, positions, offsets = map(from_dlpack, found)
+        owners, rows, wanted, positions, offsets = map(from_dlpack, found[:5])
         assert torch.equal(owners, expected.int())
         assert torch.equal(rows[is_copy], len(kept) - 1 - places if is_turned else places)
         assert torch.equal(wanted, whole[positions])
@@ -232,7 +232,7 @@ def test_lookups_ask_together_for_each_id_once(lists: list[list[int]], asked: se
     book = _C.PartitionBook.permuted(97, 5, 3)
     found = [
         tuple(
-            map(from_dlpack, _C.locate_rows(book, torch.tensor(ids, dtype=torch.int64), [p in asked for p in range(5)]))
+            map(from_dlpack, _C.locate_rows(book, torch.tensor(ids, dtype=torch.int64), [p in asked for p in range(5)])[:5])
         )
         for ids in lists
     ]

@@ -19,12 +19,13 @@ class RowTable {
   static size_t bytes_for(size_t rows) { return places_for(rows) * sizeof(Entry); }
   size_t size() const { return size_; }
 
-  Value* find(int64_t row) {
+  const Value* find(int64_t row) const {
     for (size_t at = home(row);; at = next(at)) {
       if (entries_[at].row == row) return &entries_[at].value;
       if (entries_[at].row == kNone) return nullptr;
     }
   }
+  Value* find(int64_t row) { return const_cast<Value*>(std::as_const(*this).find(row)); }
   // The value of a row, and whether it is new. Rows are at least 0.
   std::pair<Value*, bool> insert(int64_t row, const Value& value) {
     if ((size_ + 1) * 4 > entries_.size() * 3) resize(entries_.size());

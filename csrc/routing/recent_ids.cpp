@@ -1,0 +1,84 @@
+#include "routing/recent_ids.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "common/error.h"
+
+namespace gld {
+namespace {
+
+constexpr int64_t kHashedIds = 16;  // ids for each slot, beyond which a table of all of them is the larger one
+
+}  // namespace
+
+RecentIds::RecentIds(int64_t num_ids, int64_t block_rows, int num_blocks) : num_ids_(num_ids), block_rows_(block_rows) {
+  if (num_ids < 0) throw InvalidArgument(message("num_ids: expected at least 0, got ", num_ids));
+  if (block_rows < 1) throw InvalidArgument(message("block_rows: expected at least 1, got ", block_rows));
+  if (num_blocks < 1 || block_rows > std::numeric_limits<int32_t>::max() / num_blocks)
+    throw InvalidArgument(message("num_blocks: expected at least 1, and fewer than 2^31 rows in all of them, got ",
+                                  num_blocks, " of ", block_rows));
+  is_dense_ = num_ids <= kHashedIds * block_rows * num_blocks;
+  if (is_dense_) dense_.assign(static_cast<size_t>(num_ids), -1);
+  blocks_.resize(static_cast<size_t>(num_blocks));
+}
+
+void RecentIds::find(const int64_t* ids, int64_t count, int64_t* slots) const {
+  if (is_dense_)
+    for (int64_t i = 0; i < count; ++i) __builtin_prefetch(&dense_[static_cast<size_t>(ids[i])]);
+  for (int64_t i = 0; i < count; ++i) slots[i] = slot_of(ids[i]);
+}
+
+void RecentIds::set_slot(int64_t id, int32_t slot) {
+  if (is_dense_)
+    dense_[static_cast<size_t>(id)] = slot;
+  else
+    hashed_.insert(id, slot);
+}
+
+void RecentIds::forget(std::vector<int64_t>& block) {
+  for (const int64_t id : block) {
+    if (is_dense_)
+      dense_[static_cast<size_t>(id)] = -1;
+    else
+      hashed_.erase(id);
+  }
+  block.clear();
+}
+
+std::vector<RecentIds::Run> RecentIds::keep(const Tensor& ids) {
+  check_int64_vector(ids, ids.numel(), "ids");
+  const int64_t* const given = ids.as<int64_t>();
+  for (int64_t i = 0; i < ids.numel(); ++i)
+    if (given[i] < 0 || given[i] >= num_ids_)
+      throw InvalidArgument(message("ids[", i, "]=", given[i], ": expected 0 <= id < ", num_ids_));
+  std::vector<Run> runs;
+  std::vector<int64_t> sources;
+  const auto end_run = [&] {
+    if (sources.empty()) return;
+    runs.back().sources = empty({static_cast<int64_t>(sources.size())}, kInt64);
+    std::copy(sources.begin(), sources.end(), runs.back().sources.as<int64_t>());
+    sources.clear();
+  };
+  int64_t room = block_rows_ * num_blocks();
+  for (int64_t i = 0; i < ids.numel() && room > 0; ++i) {
+    if (slot_of(given[i]) >= 0) continue;
+    if (static_cast<int64_t>(blocks_[last_].size()) == block_rows_) {
+      end_run();
+      last_ = (last_ + 1) % blocks_.size();
+      forget(blocks_[last_]);
+    }
+    std::vector<int64_t>& block = blocks_[last_];
+    const auto row = static_cast<int64_t>(block.size());
+    if (sources.empty()) runs.push_back({static_cast<int64_t>(last_), row, row == 0, {}});
+    set_slot(given[i], static_cast<int32_t>(static_cast<int64_t>(last_) * block_rows_ + row));
+    block.push_back(given[i]);
+    sources.push_back(i);
+    --room;
+  }
+  end_run();
+  return runs;
+}
+
+}  // namespace gld

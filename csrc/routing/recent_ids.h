@@ -1,0 +1,55 @@
+// Which rows were answered lately, and where they are kept: a ring of blocks, of which the oldest is used again.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "common/row_table.h"
+#include "common/tensor.h"
+
+namespace gld {
+
+// Gives out the places and holds no rows; whoever does has a memory for each block, and another one once a block
+// begins anew, as a lookup that is under way may still read what lay there. What a block holds is never overwritten.
+// Ids are in [0, num_ids). First in, first out: an id that is looked up does not stay for that.
+//
+// find() may run in several threads at once, but not beside keep().
+class RecentIds {
+ public:
+  // Blocks of so many rows each; at least one of each.
+  RecentIds(int64_t num_ids, int64_t block_rows, int num_blocks);
+
+  // slots[i]: where ids[i] is kept, -1 where it is not; block `slot / block_rows`, row `slot % block_rows` there.
+  void find(const int64_t* ids, int64_t count, int64_t* slots) const;
+
+  // Some rows that go into one block, one behind the other.
+  struct Run {
+    int64_t block = 0, first = 0;  // their place
+    bool is_begun = false;         // the block begins with them: what lay there before is kept no more
+    Tensor sources;                // int64 [n], which of the ids they belong to
+  };
+  // Places for those of `ids` (int64 [n]) that have none, as far as all blocks can hold them. Throws InvalidArgument
+  // for an id outside [0, num_ids), and changes nothing then.
+  std::vector<Run> keep(const Tensor& ids);
+
+  int64_t num_ids() const { return num_ids_; }
+  int64_t block_rows() const { return block_rows_; }
+  int num_blocks() const { return static_cast<int>(blocks_.size()); }
+
+ private:
+  int32_t slot_of(int64_t id) const {
+    if (is_dense_) return dense_[static_cast<size_t>(id)];
+    const int32_t* slot = hashed_.find(id);
+    return slot == nullptr ? -1 : *slot;
+  }
+  void set_slot(int64_t id, int32_t slot);
+  void forget(std::vector<int64_t>& block);
+
+  int64_t num_ids_, block_rows_;
+  bool is_dense_;
+  std::vector<int32_t> dense_;                // by id, its slot or -1
+  RowTable<int32_t> hashed_;                  // the same where ids are many times the slots
+  std::vector<std::vector<int64_t>> blocks_;  // the ids in each, in the order of their rows
+  size_t last_ = 0;                           // the block that is being filled
+};
+
+}  // namespace gld

@@ -1,0 +1,172 @@
+"""Rows that other partitions answered lately are not asked for again, and what a lookup gives does not depend on it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphlearn_dist import _C
+from graphlearn_dist.core import thread_pool
+from graphlearn_dist.data.schema import NODE_FEATURE, NODE_LABEL, store_name
+from graphlearn_dist.distributed import DistDataset
+from graphlearn_dist.distributed.partitions.partition_service import PartitionService
+from graphlearn_dist.distributed.sampling.feature_collector import FeatureCollector
+from graphlearn_dist.distributed.sampling.recent_rows import RecentRows
+from graphlearn_dist.errors import InvalidArgumentError
+from graphlearn_dist.partition import CachedRows
+from tests.support.direct_peers import DirectPeers
+from tests.support.jobs import NUM_FEATURES, NUM_NODES, load, make_partitions
+
+PARTS = 3
+FEATURES, LABELS = store_name(NODE_FEATURE, 0), store_name(NODE_LABEL, 0)
+BOTH = frozenset({FEATURES, LABELS})
+ROW_BYTES = 4 * NUM_FEATURES + 8
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> list[DistDataset]:
+    directory = make_partitions(tmp_path_factory.mktemp("thirds"), PARTS)
+    return [load(directory, partition) for partition in range(PARTS)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    dataset = load(make_partitions(tmp_path_factory.mktemp("whole"), 1))
+    return FeatureCollector(dataset, [PartitionService(dataset)], DirectPeers([])).look_up(
+        dict.fromkeys(BOTH, torch.arange(NUM_NODES))
+    )
+
+
+def collector_of(datasets: list[DistDataset], nbytes: int, threads: int = 1) -> tuple[FeatureCollector, DirectPeers]:
+    services = [PartitionService(dataset) for dataset in datasets]
+    peers = DirectPeers(services)
+    collector = FeatureCollector(datasets[0], services[:1], peers, threads)
+    collector.keep_recent(BOTH, nbytes)
+    return collector, peers
+
+
+def room_for(datasets: list[DistDataset], share: float) -> int:
+    others = sum(datasets[0].store_books()[FEATURES].native.size(partition) for partition in range(1, PARTS))
+    return int(others * ROW_BYTES * share) + 1
+
+
+def look_up(collector: FeatureCollector, *ids: torch.Tensor) -> list[dict[str, torch.Tensor]]:
+    wanted = [dict.fromkeys(sorted(BOTH), each) for each in ids]
+    lookup = collector.start(wanted, [{} for _ in wanted])
+    outputs = collector.unwritten(wanted)
+    asyncio.run(lookup.fill(outputs))
+    return outputs
+
+
+def test_rows_are_asked_for_once(datasets: list[DistDataset], whole: dict[str, torch.Tensor]) -> None:
+    collector, peers = collector_of(datasets, room_for(datasets, 1.0))
+    every = torch.arange(NUM_NODES)
+    num_others = int((datasets[0].node_pb[every] != 0).sum())
+    for ids in (every, every.flip(0), every[::7].contiguous()):
+        before = len(peers.asked)
+        (found,) = look_up(collector, ids)
+        assert all(torch.equal(found[name], whole[name][ids]) for name in BOTH)
+        assert len(peers.asked) - before == (PARTS - 1 if ids is every else 0)
+    again = num_others + int((datasets[0].node_pb[every[::7]] != 0).sum())
+    assert collector.recent_bytes == again * ROW_BYTES
+
+
+def test_too_little_room_keeps_nothing(datasets: list[DistDataset]) -> None:
+    """A third of what others have has to find room."""
+    every = torch.arange(NUM_NODES)
+    for share, is_kept in ((0.3, False), (0.34, True)):
+        collector, peers = collector_of(datasets, room_for(datasets, share))
+        look_up(collector, every)
+        look_up(collector, every)
+        assert (collector.recent_bytes > 0) == is_kept
+        assert len(peers.asked) == 2 * (PARTS - 1)
+    collector.keep_recent(BOTH, 0)
+    before = collector.recent_bytes
+    look_up(collector, every)
+    assert collector.recent_bytes == before
+
+
+def test_a_lookup_of_some_stores_keeps_and_finds_nothing(
+    datasets: list[DistDataset], whole: dict[str, torch.Tensor]
+) -> None:
+    """Rows are kept, and found, of all stores alike."""
+    collector, _ = collector_of(datasets, room_for(datasets, 1.0))
+    every = torch.arange(NUM_NODES)
+    for _ in range(2):
+        assert torch.equal(collector.look_up({LABELS: every})[LABELS], whole[LABELS])
+    assert collector.recent_bytes == 0
+
+
+def test_copies_come_first(datasets: list[DistDataset], whole: dict[str, torch.Tensor]) -> None:
+    """What was kept is given up for copies, and those are found before what is kept from then on."""
+    collector, _ = collector_of(datasets, room_for(datasets, 1.0))
+    every = torch.arange(NUM_NODES)
+    look_up(collector, every)
+    others = every[datasets[0].node_pb[every] != 0][::2].contiguous()
+    collector.use_copies({name: CachedRows(others, whole[name][others]) for name in BOTH})
+    for round_ in range(2):
+        before = collector.recent_bytes
+        (found,) = look_up(collector, every)
+        assert all(torch.equal(found[name], whole[name]) for name in BOTH)
+        num_kept = int((datasets[0].node_pb[every] != 0).sum()) - len(others)
+        assert collector.recent_bytes - before == round_ * num_kept * ROW_BYTES
+    hits, misses, saved = collector.counts.tolist()
+    assert (hits, misses, saved) == (2 * len(others), 2 * num_kept, 2 * len(others) * ROW_BYTES)
+
+
+def test_what_cannot_be_kept_is_forgotten(datasets: list[DistDataset]) -> None:
+    """A failure between a row's place and its bytes leaves no place behind."""
+    rows, pool = RecentRows([FEATURES], NUM_NODES, 64), thread_pool(1)
+    book = datasets[0].store_books()[FEATURES].native
+
+    def num_kept() -> int:
+        every = torch.arange(NUM_NODES)
+        return _C.locate_rows(book, every, [True] * PARTS, recent=rows.ids)[6]
+
+    rows.keep(torch.arange(4), {FEATURES: torch.ones(4, NUM_FEATURES)}, pool)
+    assert num_kept() == 4
+    with pytest.raises(InvalidArgumentError):
+        rows.keep(torch.arange(4, 8), {FEATURES: torch.ones(4, NUM_FEATURES + 1)}, pool)
+    assert num_kept() == 0
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.booleans(), st.integers(0, 3), st.lists(st.integers(0, NUM_NODES - 1), max_size=60, unique=True)),
+        max_size=24,
+    ),
+    share=st.sampled_from([0.34, 0.5, 1.0]),
+    threads=st.integers(1, 2),
+)
+@settings(max_examples=60, deadline=None)
+def test_lookups_under_way_at_once(
+    datasets: list[DistDataset],
+    whole: dict[str, torch.Tensor],
+    steps: list[tuple[bool, int, list[int]]],
+    share: float,
+    threads: int,
+) -> None:
+    """Whatever ends first, and whatever was kept in between: rows that a lookup found stay where it found them."""
+    collector, _ = collector_of(datasets, room_for(datasets, share), threads)
+    under_way: list[tuple[object, list[torch.Tensor], list[dict[str, torch.Tensor]]]] = []
+
+    def finish(number: int) -> None:
+        lookup, lists, outputs = under_way.pop(number % len(under_way))
+        asyncio.run(lookup.fill(outputs))  # type: ignore[attr-defined]
+        for ids, found in zip(lists, outputs, strict=True):
+            assert all(torch.equal(found[name], whole[name][ids]) for name in BOTH)
+
+    for is_start, number, ids in steps:
+        if is_start or not under_way:
+            lists = [torch.tensor(ids, dtype=torch.int64), torch.tensor(ids[::2], dtype=torch.int64)][: 1 + number % 2]
+            wanted = [dict.fromkeys(sorted(BOTH), each) for each in lists]
+            lookup = collector.start(wanted, [{} for _ in wanted])
+            under_way.append((lookup, lists, collector.unwritten(wanted)))
+        else:
+            finish(number)
+    while under_way:
+        finish(0)
