@@ -25,6 +25,8 @@ class RowTable {
       if (entries_[at].row == kNone) return nullptr;
     }
   }
+  // The row will be looked for soon.
+  void prefetch(int64_t row) const { __builtin_prefetch(&entries_[home(row)]); }
   Value* find(int64_t row) { return const_cast<Value*>(std::as_const(*this).find(row)); }
   // The value of a row, and whether it is new. Rows are at least 0.
   std::pair<Value*, bool> insert(int64_t row, const Value& value) {

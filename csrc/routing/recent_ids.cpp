@@ -5,11 +5,13 @@
 #include <utility>
 
 #include "common/error.h"
+#include "common/rng.h"
 
 namespace gld {
 namespace {
 
-constexpr int64_t kHashedIds = 16;  // ids for each slot, beyond which a table of all of them is the larger one
+constexpr int64_t kOneOf = 8;      // ids of which one gets a place once all blocks are full, at least
+constexpr int64_t kHashedIds = 8;  // ids for each slot, beyond which a table of all of them is the larger one
 
 }  // namespace
 
@@ -25,9 +27,15 @@ RecentIds::RecentIds(int64_t num_ids, int64_t block_rows, int num_blocks) : num_
 }
 
 void RecentIds::find(const int64_t* ids, int64_t count, int64_t* slots) const {
-  if (is_dense_)
-    for (int64_t i = 0; i < count; ++i) __builtin_prefetch(&dense_[static_cast<size_t>(ids[i])]);
+  for (int64_t i = 0; i < count; ++i) prefetch(ids[i]);
   for (int64_t i = 0; i < count; ++i) slots[i] = slot_of(ids[i]);
+}
+
+void RecentIds::prefetch(int64_t id) const {
+  if (is_dense_)
+    __builtin_prefetch(&dense_[static_cast<size_t>(id)]);
+  else
+    hashed_.prefetch(id);
 }
 
 void RecentIds::set_slot(int64_t id, int32_t slot) {
@@ -62,11 +70,16 @@ std::vector<RecentIds::Run> RecentIds::keep(const Tensor& ids) {
     sources.clear();
   };
   int64_t room = block_rows_ * num_blocks();
+  // No more than fill a block, or else what is kept would be others each time.
+  const int64_t one_of = is_full_ ? std::max(kOneOf, ids.numel() / block_rows_) : 1;
+  const uint64_t key = mix64(++round_), drawn = std::numeric_limits<uint64_t>::max() / static_cast<uint64_t>(one_of);
   for (int64_t i = 0; i < ids.numel() && room > 0; ++i) {
+    if (one_of > 1 && absorb(key, static_cast<uint64_t>(given[i])) > drawn) continue;
     if (slot_of(given[i]) >= 0) continue;
     if (static_cast<int64_t>(blocks_[last_].size()) == block_rows_) {
       end_run();
       last_ = (last_ + 1) % blocks_.size();
+      is_full_ |= last_ == 0;
       forget(blocks_[last_]);
     }
     std::vector<int64_t>& block = blocks_[last_];

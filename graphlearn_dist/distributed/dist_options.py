@@ -175,10 +175,10 @@ class CollocatedDistSamplingWorkerOptions(_BasicDistSamplingWorkerOptions):
             to 16 of batches of some ten thousand edges and one of some million (two where they reach much of the
             graph, and rows of other workers that both want are asked for once), and from how many batches there are.
         recent_rows: memory, of a gigabyte beside the batches, for rows that other workers answered lately: those that
-            following batches want again are not asked for again. Bytes, or text such as ``"64MB"``; at most half of it,
-            0 keeps none, None an eighth. Used only where a third of all rows that may be asked for find room, so not of
-            graphs that are large beside it, whose batches have little in common (see ``row_cache``); never changes a
-            batch.
+            following batches want again are not asked for again. Bytes, or text such as ``"64MB"``; at most half of
+            it, 0 keeps none, None an eighth. Used only where a quarter of all rows that may be asked for find room,
+            so not of graphs that are large beside it, whose batches have little in common (see ``row_cache``); never
+            changes a batch.
         row_cache: copies of the rows of other partitions that batches are likeliest to need, fetched in the background
             from the workers that hold them, so that fewer travel: a share of all rows (float, above 0 and at most 1),
             bytes, or text such as ``"4GB"``; None keeps none. They lie in shared memory of this process, beside the
@@ -232,8 +232,9 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
             to share out.
         recent_rows: memory, of ``channel_size``, for rows that other workers answered lately: those that following
             batches want again are not asked for again. Bytes, or text such as ``"64MB"``; at most half of it, 0 keeps
-            none, None an eighth. Used only where a third of all rows that may be asked for find room, so not of graphs
-            that are large beside it, whose batches have little in common (see ``row_cache``); never changes a batch.
+            none, None an eighth. Used only where a quarter of all rows that may be asked for find room, so not of
+            graphs that are large beside it, whose batches have little in common (see ``row_cache``); never changes a
+            batch.
         row_cache: copies of the rows of other partitions that batches are likeliest to need, fetched in the background
             from the workers that hold them, so that fewer travel: a share of all rows (float, above 0 and at most 1),
             bytes, or text such as ``"4GB"``; None keeps none. They lie in shared memory of this process, beside the
@@ -309,9 +310,9 @@ class RemoteDistSamplingWorkerOptions(_WorkerProcessOptions):
             to share out.
         recent_rows: memory, of ``buffer_size``, for rows that other servers answered lately: those that following
             batches want again are not asked for again. Bytes, or text such as ``"64MB"``; at most half of it, 0 keeps
-            none, None an eighth. Used only where a third of all rows that may be asked for find room, so not of graphs
-            that are large beside it, whose batches have little in common (see ``init_server(row_cache=)``); never
-            changes a batch.
+            none, None an eighth. Used only where a quarter of all rows that may be asked for find room, so not of
+            graphs that are large beside it, whose batches have little in common (see ``init_server(row_cache=)``);
+            never changes a batch.
         use_all2all: without effect, as of ``CollocatedDistSamplingWorkerOptions``.
     """
 

@@ -164,7 +164,7 @@ def test_rows_are_asked_for_once(half: Any, local: NeighborLoader, kind: Any) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_nobody_keeps(half: Any, local: NeighborLoader, kind: Any) -> None:
-    for given in (0, "100"):  # a third of the other partition's rows find no room in 100 bytes
+    for given in (0, "100"):  # a quarter of the other partition's rows find no room in 100 bytes
         with open_loader(half, kind, recent_rows=given) as loader:
             for epoch in range(2):
                 same_batches(loader, [local.batch(epoch, index) for index in range(NUM_BATCHES)])

@@ -26,9 +26,10 @@ from ..partitions.partition_service import PartitionService
 from .recent_rows import Blocks, RecentRows
 from .row_cache import CopyPlaces, RowCache, open_caches
 
-# Of the rows that others own, how much there must be room for, that keeping those of late pays: copying rows that
-# nobody wants again costs what others save.
-_LEAST_RECENT_SHARE = 1 / 3
+# Of the rows that others own, how much there must be room for, that keeping those of late pays: where batches want rows
+# evenly, looking for what is not there costs as much with less.
+_LEAST_RECENT_SHARE = 1 / 4
+_BYTES_OF_A_PLACE = 40  # of each row that is kept: its id, and what finds it
 
 Wanted: TypeAlias = Mapping[str, torch.Tensor]  # of a batch by store, which rows: int64 [n]
 Sources: TypeAlias = Sequence[_C.RowStore | None]  # by `LocatedRows.owners`, where the rows of a store lie
@@ -165,12 +166,12 @@ class FeatureCollector:
     def keep_recent(self, stores: frozenset[str], nbytes: int) -> None:
         """Lookups that start from now on keep the rows that they were answered, in place of what was kept before.
 
-        Nothing is kept where a third of what may be asked for does not find room, or of features and columns of edges
+        Nothing is kept where a quarter of what may be asked for does not find room, or of features and columns of edges
         that lie with these.
 
         Args:
             stores: those that are always looked up together.
-            nbytes: of the rows, at most; 0 keeps none.
+            nbytes: that they may take; 0 keeps none.
         """
         self._most_recent_bytes, self._kept_stores = nbytes, stores
         self._recent = {}
@@ -184,7 +185,7 @@ class FeatureCollector:
             copies = self._copies_of(names[0])
             count = sum(map(self._books[names[0]].size, asked)) - (0 if copies is None else copies.count)
             if of_row and count > 0:
-                groups.append((names, of_row, count))
+                groups.append((names, of_row + _BYTES_OF_A_PLACE, count))
         share = min(1.0, nbytes / max(sum(of_row * count for _, of_row, count in groups), 1))
         if share < _LEAST_RECENT_SHARE:
             return

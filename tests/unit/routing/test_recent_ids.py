@@ -17,28 +17,6 @@ ASKED = [False, True, True]
 BOOK = _C.PartitionBook.permuted(NUM_IDS, PARTITIONS, 3)
 
 
-class Model:
-    """The same in the plainest way."""
-
-    def __init__(self, block_rows: int, num_blocks: int) -> None:
-        self.block_rows, self.num_blocks = block_rows, num_blocks
-        self.blocks: list[list[int]] = [[] for _ in range(num_blocks)]
-        self.last = 0
-
-    def keep(self, ids: list[int]) -> None:
-        room = self.block_rows * self.num_blocks
-        for each in ids:
-            if room and not any(each in block for block in self.blocks):
-                if len(self.blocks[self.last]) == self.block_rows:
-                    self.last = (self.last + 1) % self.num_blocks
-                    self.blocks[self.last] = []
-                self.blocks[self.last].append(each)
-                room -= 1
-
-    def place(self, which: int) -> tuple[int, int] | None:
-        return next(((b, block.index(which)) for b, block in enumerate(self.blocks) if which in block), None)
-
-
 @given(
     calls=st.lists(st.lists(st.integers(0, NUM_IDS - 1), max_size=40), max_size=8),
     block_rows=st.integers(1, 9),
@@ -49,26 +27,34 @@ class Model:
 @settings(max_examples=150, deadline=None)
 def test_what_is_kept(calls: list[list[int]], block_rows: int, num_blocks: int, copied: set[int], threads: int) -> None:
     """Few slots for many ids, and many: both tables; nobody is asked for what is kept."""
-    recent, model = _C.RecentIds(NUM_IDS, block_rows, num_blocks), Model(block_rows, num_blocks)
+    recent = _C.RecentIds(NUM_IDS, block_rows, num_blocks)
     copies = _C.SortedIds(torch.tensor(sorted(copied), dtype=torch.int64)) if copied else None
     pool = _C.ThreadPool(threads) if threads else None
-    written: dict[tuple[int, int], int] = {}
+    kept: dict[tuple[int, int], int] = {}
+    filled: list[int] = []  # blocks, as they were begun
     for ids in calls:
+        missing = [each for each in dict.fromkeys(ids) if each not in kept.values()]
+        was_full, num_new = len(filled) > num_blocks, 0
         for block, first, is_begun, which in recent.keep(torch.tensor(ids, dtype=torch.int64)):
             if is_begun:
-                written = {place: each for place, each in written.items() if place[0] != block}
+                kept = {place: each for place, each in kept.items() if place[0] != block}
+                filled.append(block)
             for row, source in enumerate(from_dlpack(which).tolist()):
-                assert (block, first + row) not in written  # what a block holds is never overwritten
-                written[block, first + row] = ids[source]
-        model.keep(ids)
-        assert written == {(b, row): each for b, block in enumerate(model.blocks) for row, each in enumerate(block)}
+                assert (block, first + row) not in kept  # what a block holds is never overwritten
+                assert ids[source] not in kept.values()
+                kept[block, first + row] = ids[source]
+                num_new += 1
+        assert len(set(kept.values())) == len(kept)
+        assert filled == [at % num_blocks for at in range(len(filled))]  # the oldest goes first
+        if not was_full:  # then all get a place
+            assert min(len(missing), block_rows * num_blocks) <= num_new <= block_rows * num_blocks
         every = torch.arange(NUM_IDS)
         *found, num_copied, num_recent = _C.locate_rows(BOOK, every, ASKED, pool, copies, None, recent)
         owners, rows, wanted, positions, offsets = map(from_dlpack, found)
         of_partition = from_dlpack(BOOK.locate(every)[0]).tolist()
-        seen = [0, 0]
+        seen, places = [0, 0], {each: place for place, each in kept.items()}
         for each, (owner, row) in enumerate(zip(owners.tolist(), rows.tolist(), strict=True)):
-            place = model.place(each)
+            place = places.get(each)
             if not ASKED[of_partition[each]]:
                 assert owner == of_partition[each]
             elif each in copied:
@@ -81,6 +67,16 @@ def test_what_is_kept(calls: list[list[int]], block_rows: int, num_blocks: int, 
                 assert (owner, int(wanted[offsets[owner] + row])) == (of_partition[each], each)
         assert [num_copied, num_recent] == seen
         assert torch.equal(wanted, every[positions])
+
+
+def test_once_full_few_are_kept_of_many() -> None:
+    """And some of what is asked for again and again."""
+    recent = _C.RecentIds(10_000, 50, 4)
+    recent.keep(torch.arange(200))
+    recent.keep(torch.arange(200, 201))  # begins the oldest block anew
+    taken = [sum(len(from_dlpack(which)) for *_, which in recent.keep(torch.arange(1000, 2000))) for _ in range(40)]
+    assert all(0 <= count <= 150 for count in taken)
+    assert 20 * 40 < sum(taken) < 80 * 40  # a block in each call, of what is not there yet
 
 
 def test_ids_that_are_none_are_refused_and_nothing_is_kept() -> None:

@@ -232,7 +232,10 @@ def test_lookups_ask_together_for_each_id_once(lists: list[list[int]], asked: se
     book = _C.PartitionBook.permuted(97, 5, 3)
     found = [
         tuple(
-            map(from_dlpack, _C.locate_rows(book, torch.tensor(ids, dtype=torch.int64), [p in asked for p in range(5)])[:5])
+            map(
+                from_dlpack,
+                _C.locate_rows(book, torch.tensor(ids, dtype=torch.int64), [p in asked for p in range(5)])[:5],
+            )
         )
         for ids in lists
     ]
