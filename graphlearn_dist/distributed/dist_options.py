@@ -87,10 +87,7 @@ class _BasicDistSamplingWorkerOptions:
     @property
     def recent_bytes(self) -> int | None:
         """``recent_rows`` in bytes."""
-        given = self.recent_rows
-        if given is None or (given == 0 and not isinstance(given, bool)):
-            return None if given is None else 0
-        return parse_size(given, name="recent_rows")
+        return None if self.recent_rows is None else parse_size(self.recent_rows, name="recent_rows", least=0)
 
     @property
     def rpc_threads(self) -> int:

@@ -16,6 +16,7 @@ from graphlearn_dist.distributed import (
     CollocatedDistSamplingWorkerOptions,
     DistNeighborLoader,
     MpDistSamplingWorkerOptions,
+    RemoteDistSamplingWorkerOptions,
     init_rpc,
     init_worker_group,
     shutdown_rpc,
@@ -170,6 +171,33 @@ def test_rows_that_nobody_keeps(half: Any, local: NeighborLoader, kind: Any) -> 
                 same_batches(loader, [local.batch(epoch, index) for index in range(NUM_BATCHES)])
             assert loader.stats().made.sums.recent_bytes == 0
             assert "answered before" not in str(loader.stats())
+
+
+ALL_KINDS = [*KINDS, RemoteDistSamplingWorkerOptions]
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (-1, "expected at least 0, got -1"),
+        (True, "expected a number of bytes"),
+        (0.0, "expected a number of bytes"),
+        (torch.tensor([0, 1]), "expected a number of bytes"),
+        ("much", "expected a size"),
+        ("513MB", "expected at most half of the 1073741824 bytes for batches, got 537919488"),
+    ],
+    ids=str,
+)
+def test_no_amount_of_recent_rows(kind: Any, wrong: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"recent_rows: {message}"):
+        kind(recent_rows=wrong)
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_amounts_of_recent_rows(kind: Any) -> None:
+    amounts: dict[Any, int | None] = {None: None, 0: 0, "0": 0, "0MB": 0, "64MB": 64 << 20, 5: 5}
+    assert {given: kind(recent_rows=given).recent_bytes for given in amounts} == amounts
 
 
 # --- copies of rows ------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from graphlearn_dist.core import thread_pool
 from graphlearn_dist.data.schema import NODE_FEATURE, NODE_LABEL, store_name
 from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.distributed.partitions.partition_service import PartitionService
+from graphlearn_dist.distributed.sampling import recent_rows
 from graphlearn_dist.distributed.sampling.feature_collector import FeatureCollector
 from graphlearn_dist.distributed.sampling.recent_rows import RecentRows
 from graphlearn_dist.errors import InvalidArgumentError
@@ -74,6 +75,39 @@ def test_rows_are_asked_for_once(datasets: list[DistDataset], whole: dict[str, t
         assert len(peers.asked) - before == (PARTS - 1 if ids is every else 0)
     again = num_others + int((datasets[0].node_pb[every[::7]] != 0).sum())
     assert collector.recent_bytes == again * ROW_BYTES
+
+
+def test_lookups_that_never_end_are_not_counted(datasets: list[DistDataset]) -> None:
+    collector, _ = collector_of(datasets, room_for(datasets, 1.0))
+    every = torch.arange(NUM_NODES)
+    look_up(collector, every)
+    wanted = [dict.fromkeys(sorted(BOTH), every)]
+    for _ in range(3):
+        collector.start(wanted, [{}])
+    assert collector.recent_bytes == 0
+    look_up(collector, every, every)  # in a batch each
+    assert collector.recent_bytes == 2 * int((datasets[0].node_pb[every] != 0).sum()) * ROW_BYTES
+
+
+def test_without_memory_nothing_is_kept(
+    datasets: list[DistDataset], whole: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a batch whose rows are there comes all the same."""
+
+    def refuse(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        raise MemoryError(f"no {shape} of {dtype}")
+
+    collector, _ = collector_of(datasets, room_for(datasets, 1.0))
+    every = torch.arange(NUM_NODES)
+    with monkeypatch.context() as patch:
+        patch.setattr(recent_rows, "pooled_empty", refuse)
+        for _ in range(2):
+            (found,) = look_up(collector, every)
+            assert all(torch.equal(found[name], whole[name]) for name in BOTH)
+        assert collector.recent_bytes == 0
+    look_up(collector, every)
+    look_up(collector, every)
+    assert collector.recent_bytes > 0
 
 
 def test_too_little_room_keeps_nothing(datasets: list[DistDataset]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -23,7 +23,7 @@ from ...utils.coroutines import run_local
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
-from .recent_rows import Blocks, RecentRows
+from .recent_rows import MOST_ROWS, Blocks, RecentRows
 from .row_cache import CopyPlaces, RowCache, open_caches
 
 # Of the rows that others own, how much there must be room for, that keeping those of late pays: where batches want rows
@@ -89,7 +89,7 @@ def ask_once(located: Sequence[Mapping[str, LocatedRows]]) -> list[dict[str, Loc
             ids, offsets = map(to_tensor, asked)
             bounds = offsets.tolist()
             made[key] = [
-                LocatedRows(each.owners, to_tensor(places), ids, None, offsets, bounds)
+                replace(each, rows=to_tensor(places), ids=ids, positions=None, offsets=offsets, bounds=bounds)
                 for each, places in zip(lists, rows, strict=True)
             ]
         for batch, places in zip(having, made[key], strict=True):
@@ -190,7 +190,8 @@ class FeatureCollector:
         if share < _LEAST_RECENT_SHARE:
             return
         for names, _, count in groups:
-            recent = RecentRows(names, self._books[names[0]].num_ids, math.ceil(count * share))
+            most = min(math.ceil(count * share), MOST_ROWS)
+            recent = RecentRows(names, self._books[names[0]].num_ids, most)
             self._recent |= dict.fromkeys(names, recent)
 
     def places_in(self, subgraph: Subgraph, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
@@ -329,9 +330,7 @@ class FeatureCollector:
         return self._caches[name].places if name in self._caches else None
 
     def _count(self, located: Mapping[str, LocatedRows]) -> None:
-        """Adds to ``counts``, where there are copies, and to ``recent_bytes``."""
-        if self._recent:
-            self.recent_bytes += sum(of.num_recent * self._row_bytes[name] for name, of in located.items())
+        """Adds to ``counts``, where there are copies."""
         if not self._caches:
             return
         for of in {id(of): of for of in located.values()}.values():  # places, which stores share
@@ -374,6 +373,10 @@ class FeatureCollector:
     def gather(self, sources: Sources, located: LocatedRows, out: torch.Tensor) -> None:
         """Writes the rows of a store."""
         gather_located(sources, located.owners, located.rows, out, self._pool)
+
+    def count_recent(self, located: Mapping[str, LocatedRows]) -> None:
+        """Adds to ``recent_bytes`` what a batch was given."""
+        self.recent_bytes += sum(of.num_recent * self._row_bytes[name] for name, of in located.items())
 
     def keep(self, located: Mapping[str, LocatedRows], answers: Mapping[str, Mapping[int, torch.Tensor]]) -> None:
         """Keeps the rows that partitions answered, by store."""
@@ -437,5 +440,8 @@ class Lookup:
                     self.collector.gather(sources[name], self.located[batch][name], out)
                 else:
                     self.collector.gather_whole(name, ids, out)
+        if self.kept:
+            for located in self.located:
+                self.collector.count_recent(located)
         if answers:
             self.collector.keep(self.together, answers)

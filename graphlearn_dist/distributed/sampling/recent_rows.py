@@ -11,9 +11,8 @@ from ... import _C
 from ...core import pooled_empty, to_tensor
 from ...data.unified_tensor import UnifiedTensor, view_rows
 
-_NUM_BLOCKS = (
-    8  # the oldest goes as a whole: with more of them less goes at once, and each is looked for in every gather
-)
+_NUM_BLOCKS = 8  # the oldest goes as a whole; each is a place more that every gather may read from
+MOST_ROWS = (1 << 31) - 1 - _NUM_BLOCKS  # that can be kept
 
 Blocks: TypeAlias = Sequence[UnifiedTensor | None]  # None: no row has been kept in it
 
@@ -24,7 +23,7 @@ class RecentRows:
     Args:
         stores: their names.
         num_ids: of the book of these stores.
-        most_rows: that are kept, one from each store; at least 1.
+        most_rows: that are kept, one from each store; 1 to ``MOST_ROWS``.
     """
 
     def __init__(self, stores: Iterable[str], num_ids: int, most_rows: int) -> None:
@@ -44,7 +43,7 @@ class RecentRows:
         return tuple(self._views.get(store, (None,) * _NUM_BLOCKS))
 
     def keep(self, ids: torch.Tensor, answers: Mapping[str, torch.Tensor], pool: _C.ThreadPool) -> None:
-        """Keeps rows.
+        """Keeps rows; none where there is no memory for them.
 
         Args:
             ids: int64 ``[n]``, each once.
@@ -60,9 +59,10 @@ class RecentRows:
                         self._begin(store, block, answers[store])
                     out = self._tensors[store, block][first : first + chosen.numel()]
                     sources[store].gather(chosen, pool, out=out)
-        except BaseException:
+        except BaseException as error:
             self.forget()  # ids may have places where nothing was written
-            raise
+            if not isinstance(error, MemoryError):
+                raise
 
     def _begin(self, store: str, block: int, like: torch.Tensor) -> None:
         rows = pooled_empty((self._block_rows, *like.shape[1:]), like.dtype)

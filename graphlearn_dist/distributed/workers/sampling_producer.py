@@ -104,7 +104,7 @@ class SamplingProducer:
         self._recent_bytes = 0
         if holders.some_are_asked:
             wish = None if request.recent_bytes is None else request.recent_bytes // request.num_workers
-            self._recent_bytes = recent_rows_bytes(wish, worker_bytes)
+            self._recent_bytes = min(recent_rows_bytes(wish, worker_bytes), worker_bytes - _SMALLEST_BUFFER_BYTES)
         self._worker_bytes = worker_bytes - self._recent_bytes
         self.together = most_together(
             dataset, sampler_input, config, self.plan, self._worker_bytes, request.batches_per_message,
