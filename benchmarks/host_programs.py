@@ -34,6 +34,7 @@ from graphlearn_dist.distributed import (
 from graphlearn_dist.distributed.copies.host_row_cache import RowCacheStats
 from graphlearn_dist.distributed.dist_server import get_server
 from graphlearn_dist.distributed.rpc import get_endpoint, init_rpc, shutdown_rpc
+from graphlearn_dist.errors import NotInitializedError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.rpc import endpoint
 from graphlearn_dist.rpc.peers import links
@@ -135,10 +136,11 @@ def train_with_partition(job: Job) -> None:
 
 
 def count_requests(counts: Any) -> None:
-    """Writes down how many requests this process has answered, ten times a second."""
-    while True:
-        counts[1] = get_endpoint().stats().requests_served
-        time.sleep(0.1)
+    """Writes down how many requests this process has answered, ten times a second, as long as it is in its job."""
+    with contextlib.suppress(NotInitializedError):
+        while True:
+            counts[1] = get_endpoint().stats().requests_served
+            time.sleep(0.1)
 
 
 def learn(command: Job, job: Job) -> Iterator[Any]:
