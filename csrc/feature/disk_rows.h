@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "common/row_table.h"
 #include "common/tensor.h"
 #include "feature/direct_file.h"
-#include "common/row_table.h"
 
 namespace gld {
 
