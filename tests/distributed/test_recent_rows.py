@@ -169,6 +169,16 @@ def test_what_cannot_be_kept_is_forgotten(datasets: list[DistDataset]) -> None:
     assert num_kept() == 0
 
 
+def test_old_places_lead_nowhere_where_there_are_no_new_ones() -> None:
+    rows = RecentRows([FEATURES], NUM_NODES, 64)
+    rows.keep(torch.arange(4), {FEATURES: torch.ones(4, NUM_FEATURES)}, thread_pool(1))
+    assert any(block is not None for block in rows.blocks(FEATURES))
+    rows._num_ids = -1  # refused, as it would be for want of memory
+    with pytest.raises(InvalidArgumentError):
+        rows.forget()
+    assert all(block is None for block in rows.blocks(FEATURES))
+
+
 @given(
     steps=st.lists(
         st.tuples(st.booleans(), st.integers(0, 3), st.lists(st.integers(0, NUM_NODES - 1), max_size=60, unique=True)),

@@ -34,9 +34,10 @@ class RecentRows:
 
     def forget(self) -> None:
         """Keeps nothing of what it has."""
-        self.ids = _C.RecentIds(self._num_ids, self._block_rows, _NUM_BLOCKS)
+        # First: should there be no memory for new ids, nobody finds rows by the old ones.
         self._tensors: dict[tuple[str, int], torch.Tensor] = {}
         self._views: dict[str, list[UnifiedTensor | None]] = {}
+        self.ids = _C.RecentIds(self._num_ids, self._block_rows, _NUM_BLOCKS)
 
     def blocks(self, store: str) -> Blocks:
         """Where the rows lie that ``ids`` knows now. They stay there for whoever holds this."""
