@@ -29,7 +29,7 @@ std::shared_ptr<PendingAnswer> PendingAnswer::ask(std::shared_ptr<QueryClient> c
 }
 
 PendingAnswer::~PendingAnswer() {
-  if (!lent_in_) return;
+  if (!lent_in_ || !stream_->is_here()) return;  // a fork's parent has it still
   try {
     if (outcome_) stream_->give_back(place_of(*outcome_));
   } catch (const std::exception&) {  // there is no memory: the peer keeps it until this process ends

@@ -61,6 +61,7 @@ Clock::duration seconds(double count) {
 Stream::Stream(std::shared_ptr<Mailbox> mailbox, const Queries& queries, const EngineSettings& settings, uint64_t id,
                int socket)
     : id(id),
+      owner_(getpid()),
       mailbox_(std::move(mailbox)),
       queries_(queries),
       socket_(socket),
@@ -74,6 +75,7 @@ Stream::Stream(std::shared_ptr<Mailbox> mailbox, const Queries& queries, const E
 // --- any thread ------------------------------------------------------------------------------------------------------
 
 bool Stream::send(uint64_t token, std::vector<iovec> parts) {
+  if (!is_here()) return true;
   if (!parts.empty()) sent_.add_frames(static_cast<const uint8_t*>(parts[0].iov_base), parts[0].iov_len);
   if (outbox_.send(token, std::move(parts))) return true;
   mailbox_->queue_for_engine(shared_from_this());
@@ -81,6 +83,7 @@ bool Stream::send(uint64_t token, std::vector<iovec> parts) {
 }
 
 void Stream::send_owned(std::string frame, std::vector<Segment> segments) {
+  if (!is_here()) return;
   static const uint8_t kZeros[kSegmentAlignment] = {};
   const auto head = std::make_shared<const std::string>(std::move(frame));
   sent_.add_frames(reinterpret_cast<const uint8_t*>(head->data()), head->size());

@@ -7,6 +7,7 @@
 // query_client.h): a stream that has some is read by the engine's thread, which never waits for the interpreter.
 #pragma once
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -50,6 +51,9 @@ Clock::duration seconds(double count);
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
   const uint64_t id;
+  // Whether this is the process that opened it. A fork has a copy and the socket, and sends nothing: that would go out
+  // as if it were its parent's. Locks may be those of threads that did not come along.
+  bool is_here() const { return getpid() == owner_; }
 
   // Sends a message; see Outbox::send. Where it gives false, the memory is borrowed until an event names the token
   // or says that the stream is closed.
@@ -147,6 +151,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   size_t credit() const;
   bool hand_over(Frame& frame);
 
+  const pid_t owner_;
   const std::shared_ptr<Mailbox> mailbox_;
   const Queries queries_;
   const int socket_;
