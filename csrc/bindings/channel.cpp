@@ -153,7 +153,8 @@ void bind_channel(py::module_& m) {
 
   py::class_<ShmRing, std::shared_ptr<ShmRing>>(
       m, "ShmRing", "A bounded FIFO of byte messages in anonymous shared memory: many producers, one consumer process.")
-      .def(py::init(&ShmRing::create), py::arg("capacity_bytes"), py::arg("max_messages") = 128)
+      .def(py::init(&ShmRing::create), py::arg("capacity_bytes"), py::arg("max_messages") = 128,
+           py::arg("most_together_bytes") = SIZE_MAX)
       .def_static("open", &ShmRing::open, py::arg("path"), "The ring of another process of this host, by its path.")
       .def_property_readonly("path", &ShmRing::path, "Opens this ring elsewhere, while this process holds it.")
       .def("send", &send, py::arg("parts"), py::arg("timeout_s") = py::none(),

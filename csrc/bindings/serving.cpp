@@ -165,8 +165,8 @@ void bind_serving(py::module_& m) {
       .def("poll", &poll, "(number, batch, None) or (number, None, failure) of each that is over.");
 
   py::class_<WorkerFeed, std::shared_ptr<WorkerFeed>>(m, "WorkerFeed", "What one process of a worker makes.")
-      .def(py::init<std::shared_ptr<BatchShelf>, int, uint64_t, uint32_t>(), py::arg("shelf"), py::arg("worker"),
-           py::arg("ring_bytes"), py::arg("max_messages"))
+      .def(py::init<std::shared_ptr<BatchShelf>, int, uint64_t, uint64_t, uint32_t>(), py::arg("shelf"),
+           py::arg("worker"), py::arg("ring_bytes"), py::arg("most_together_bytes"), py::arg("max_messages"))
       .def_property_readonly("ring_path", &WorkerFeed::ring_path, "Where it announces what it has made.")
       .def_property_readonly("returns_path", &WorkerFeed::returns_path, "Where it hears of free slots.")
       .def(

@@ -23,7 +23,7 @@
 namespace gld {
 namespace {
 
-constexpr uint64_t kMagic = 0x31474e4952444c47;  // "GLDRING1"
+constexpr uint64_t kMagic = 0x32474e4952444c47;  // "GLDRING2"
 constexpr uint64_t kPage = 4096, kAlignment = 64;
 constexpr uint64_t kCommitStep = uint64_t{4} << 20;
 constexpr std::chrono::milliseconds kSlice{100};
@@ -93,7 +93,7 @@ struct ShmRing::Slot {
 };
 
 struct ShmRing::Header {
-  uint64_t magic, mapped_bytes, capacity, data_offset;
+  uint64_t magic, mapped_bytes, capacity, data_offset, most_together;
   uint32_t max_messages;
   pthread_mutex_t producers;  // guards everything a producer writes
   std::atomic<uint64_t> committed;
@@ -127,7 +127,7 @@ std::chrono::nanoseconds Deadline::remaining(std::chrono::nanoseconds most) cons
 
 // --- open and close ---------------------------------------------------------------------------------------------
 
-std::shared_ptr<ShmRing> ShmRing::create(size_t capacity_bytes, uint32_t max_messages) {
+std::shared_ptr<ShmRing> ShmRing::create(size_t capacity_bytes, uint32_t max_messages, size_t most_together_bytes) {
   if (capacity_bytes < 1 || capacity_bytes > std::numeric_limits<int64_t>::max() / 2)
     throw InvalidArgument(message("capacity_bytes: expected at least 1 and less than 2**62, got ", capacity_bytes));
   if (max_messages < 1) throw InvalidArgument("max_messages: expected at least 1, got 0");
@@ -152,6 +152,7 @@ std::shared_ptr<ShmRing> ShmRing::create(size_t capacity_bytes, uint32_t max_mes
   header->mapped_bytes = mapped_bytes;
   header->capacity = capacity;
   header->data_offset = data_offset;
+  header->most_together = most_together_bytes;
   header->max_messages = max_messages;
   header->consumer.store(current_process_id());
   header->magic = kMagic;
@@ -186,6 +187,7 @@ ShmRing::ShmRing(int fd, void* memory, size_t mapped_bytes)
       mapped_bytes_(mapped_bytes),
       header_(static_cast<Header*>(memory)),
       capacity_(header_->capacity),
+      most_together_(std::min(header_->most_together, capacity_)),
       max_messages_(header_->max_messages),
       slots_(reinterpret_cast<Slot*>(header_ + 1)),
       data_(static_cast<char*>(memory) + header_->data_offset) {}
@@ -249,7 +251,7 @@ bool ShmRing::find_space(uint64_t span, uint64_t* offset) const {
   const uint64_t end = newest.offset.load(std::memory_order_relaxed) + newest.span.load(std::memory_order_relaxed);
   *offset = end;
   if (end <= begin) return begin - end >= span;  // wrapped: one gap
-  if (capacity_ - end >= span) return true;
+  if (most_together_ >= end && most_together_ - end >= span) return true;
   *offset = 0;
   return begin >= span;
 }

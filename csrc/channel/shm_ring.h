@@ -66,8 +66,10 @@ class ShmRing : public std::enable_shared_from_this<ShmRing> {
   };
 
   // A new ring for at most `capacity_bytes` (rounded up to a page) in at most `max_messages` messages, counting those
-  // that are received but not released. Memory is taken from the system when it is first written.
-  static std::shared_ptr<ShmRing> create(size_t capacity_bytes, uint32_t max_messages);
+  // that are received but not released. Several lie in the first `most_together_bytes`: a larger one waits until there
+  // is no other. Memory is taken from the system when it is first written.
+  static std::shared_ptr<ShmRing> create(size_t capacity_bytes, uint32_t max_messages,
+                                         size_t most_together_bytes = SIZE_MAX);
   // Opens the ring of another process by its path(). Throws ChannelError where there is no such ring.
   static std::shared_ptr<ShmRing> open(const std::string& path);
   ~ShmRing();
@@ -116,6 +118,7 @@ class ShmRing : public std::enable_shared_from_this<ShmRing> {
   size_t mapped_bytes_;
   Header* header_;
   const uint64_t capacity_;  // as they were when it was opened, whatever others write there
+  const uint64_t most_together_;
   const uint32_t max_messages_;
   Slot* slots_;
   char* data_;

@@ -119,11 +119,12 @@ std::vector<uint64_t> take_returned(ShmRing& ring) {
 
 // --- WorkerFeed ------------------------------------------------------------------------------------------------------
 
-WorkerFeed::WorkerFeed(std::shared_ptr<BatchShelf> shelf, int worker, uint64_t ring_bytes, uint32_t max_messages)
+WorkerFeed::WorkerFeed(std::shared_ptr<BatchShelf> shelf, int worker, uint64_t ring_bytes, uint64_t most_together_bytes,
+                       uint32_t max_messages)
     : shelf_(std::move(shelf)),
       worker_(worker),
       owner_(getpid()),
-      ring_(ShmRing::create(ring_bytes, max_messages)),
+      ring_(ShmRing::create(ring_bytes, max_messages, most_together_bytes)),
       returns_ring_(ShmRing::create(kReturnRingBytes, kReturnMessages)) {}
 
 WorkerFeed::~WorkerFeed() {

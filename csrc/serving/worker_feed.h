@@ -56,8 +56,10 @@ std::vector<uint64_t> take_returned(ShmRing& ring);
 class WorkerFeed {
  public:
   // Rings of its own: in one the worker announces, or hands over, what it has made, in at most `max_messages` messages
-  // that are not handed on; by the other it hears of free slots. Throws ChannelError.
-  WorkerFeed(std::shared_ptr<BatchShelf> shelf, int worker, uint64_t ring_bytes, uint32_t max_messages);
+  // that are not handed on; by the other it hears of free slots. What is handed over may have `ring_bytes`, and all of
+  // it together `most_together_bytes`. Throws ChannelError.
+  WorkerFeed(std::shared_ptr<BatchShelf> shelf, int worker, uint64_t ring_bytes, uint64_t most_together_bytes,
+             uint32_t max_messages);
   // In a process forked from its own there is no thread, and nothing is touched.
   ~WorkerFeed();
   WorkerFeed(const WorkerFeed&) = delete;

@@ -451,7 +451,7 @@ void check_any_announcements(const uint8_t* data, size_t size) {
   bool is_sound;
   {
     const Memory region(kRegionBytes);
-    WorkerFeed feed(shelf, 0, 1 << 14, 8);
+    WorkerFeed feed(shelf, 0, 1 << 14, 1 << 14, 8);
     const auto ring = ShmRing::open(feed.ring_path()), returns = ShmRing::open(feed.returns_path());
     feed.open(region.path(), kRegionBytes, kRegion);
     while (choices.has_more()) {
@@ -477,7 +477,7 @@ void check_any_announcements(const uint8_t* data, size_t size) {
   const int64_t done = shelf->announced(0);
   CHECK(done >= 0 && done <= static_cast<int64_t>(own.size()));
   if (is_sound) {
-    WorkerFeed feed(shelf, 0, 1 << 14, 8);
+    WorkerFeed feed(shelf, 0, 1 << 14, 1 << 14, 8);
     const Memory region(kRegionBytes);
     feed.open(region.path(), kRegionBytes, kRegion + 1);
     const auto ring = ShmRing::open(feed.ring_path());

@@ -302,7 +302,7 @@ TEST("share: what each of its workers makes before a batch") {
 
 TEST("feed: slots and what lies in the ring reach who waits, and slots go back when nobody has them") {
   const auto shelf = shelf_with(100, std::nullopt);
-  WorkerFeed feed(shelf, 0, 1 << 16, 8);
+  WorkerFeed feed(shelf, 0, 1 << 16, 1 << 16, 8);
   Memory region(1 << 16);
   const auto ring = ShmRing::open(feed.ring_path()), returns = ShmRing::open(feed.returns_path());
   feed.open(region.path(), region.size, 7);
@@ -362,7 +362,7 @@ TEST("feed: closed in the middle of what a worker makes, and freed before what i
   std::mt19937 random(5);
   for (int round = 0; round < 30; ++round) {
     const auto shelf = shelf_with(1000, std::nullopt);
-    auto feed = std::make_unique<WorkerFeed>(shelf, 0, 1 << 14, 2);
+    auto feed = std::make_unique<WorkerFeed>(shelf, 0, 1 << 14, 1 << 14, 2);
     Memory region(1 << 16);
     const auto ring = ShmRing::open(feed->ring_path());
     feed->open(region.path(), region.size, 1);
@@ -399,7 +399,7 @@ TEST("feed: a region that is smaller than its worker says, or may become so, is 
 TEST("feed: what a worker cannot have written fails its batches") {
   const auto damaged = [](const std::function<void(ShmRing&)>& write) {
     const auto shelf = shelf_with(4, std::nullopt);
-    WorkerFeed feed(shelf, 0, 1 << 16, 8);
+    WorkerFeed feed(shelf, 0, 1 << 16, 1 << 16, 8);
     Memory region(1 << 16);
     feed.open(region.path(), region.size, 1);
     const auto reader = std::make_shared<Reader>();

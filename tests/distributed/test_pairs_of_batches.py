@@ -50,7 +50,7 @@ def queries() -> int:
     return sum(stream.queries_sent for stream in streams if stream is not None)
 
 
-@pytest.mark.parametrize("buffer_size", [5 * MIB, 3 * MIB], ids=["there is room", "larger than expected"])
+@pytest.mark.parametrize("buffer_size", [6 * MIB, 3 * MIB], ids=["there is room", "larger than expected"])
 def test_they_are_asked_for_by_twos(is_in_place: bool, local: NeighborLoader, buffer_size: int) -> None:
     options = RemoteDistSamplingWorkerOptions(
         server_rank=0, num_workers=1, rpc_timeout=DEADLINE_S, buffer_size=buffer_size
@@ -63,7 +63,7 @@ def test_they_are_asked_for_by_twos(is_in_place: bool, local: NeighborLoader, bu
         asked = queries() - before
         if is_in_place:
             assert asked == NUM_BATCHES
-        elif buffer_size == 5 * MIB:
+        elif buffer_size == 6 * MIB:
             assert asked == NUM_BATCHES // 2
         else:  # a pair takes more than a fifth of the memory: from then on they go one by one
             assert NUM_BATCHES // 2 < asked <= NUM_BATCHES

@@ -28,6 +28,7 @@ from graphlearn_dist.distributed.producers.pending_batch import Core, PendingBat
 from graphlearn_dist.distributed.workers.batch_shelf import BatchShelf
 from graphlearn_dist.distributed.workers.sampling_producer import SamplingProducer
 from graphlearn_dist.distributed.workers.worker_handle import WorkerHandle
+from graphlearn_dist.distributed.workers.worker_memory import WorkerMemory
 from graphlearn_dist.distributed.workers.worker_messages import ItemHeader, ItemKind, StartRun
 from graphlearn_dist.errors import GraphLearnError, ProtocolError, RpcError, SamplingWorkerError
 from graphlearn_dist.rpc import decode, decode_blob, encode, register_message
@@ -374,7 +375,7 @@ def check_producer(data: bytes) -> None:
 async def _ask_producer(calls: list[Any]) -> None:
     shelf = BatchShelf("producer", NUM_WORKERS)
     shelf.open()
-    workers = [WorkerHandle("worker", shelf, number, 1 << 16, 0) for number in range(NUM_WORKERS)]
+    workers = [WorkerHandle("worker", shelf, number, WorkerMemory.divide(1 << 17), 0) for number in range(NUM_WORKERS)]
     processes = [Process() for _ in workers]
     for worker, process in zip(workers, processes, strict=True):
         worker._process = process  # type: ignore[assignment]

@@ -28,7 +28,7 @@ from ...sampler.epochs.schedule import BatchIndices, BatchShare
 from ...telemetry import MadeStats
 from ...telemetry.trace import BatchName
 from ..dist_dataset import DistDataset
-from ..dist_options import ProducerRequest, recent_rows_bytes
+from ..dist_options import ProducerRequest
 from ..partitions.dataset_handle import CacheHandle, DatasetHandle
 from ..partitions.partition_peers import PartitionHolders
 from ..sampling.batches import most_together, tell_where_sampled
@@ -37,10 +37,9 @@ from .fork_server import hold_fork_server
 from .row_counts import RowCounts, SharedBatchCounts
 from .worker_failure import failure_error
 from .worker_handle import WorkerHandle
+from .worker_memory import WorkerMemory
 from .worker_messages import MoveHolders, StartRun, UseCopies, WorkerSetup
 from .worker_process import WorkerOrigin
-
-_SMALLEST_BUFFER_BYTES = 128 << 10
 
 
 class SamplingProducer:
@@ -100,21 +99,19 @@ class SamplingProducer:
         self._epoch = 0
         self._share = BatchShare(BatchIndices(0, 0))
         self._num_given = 0
-        worker_bytes = max(request.buffer_bytes // request.num_workers, _SMALLEST_BUFFER_BYTES)
-        self._recent_bytes = 0
-        if holders.some_are_asked:
-            wish = None if request.recent_bytes is None else request.recent_bytes // request.num_workers
-            self._recent_bytes = min(recent_rows_bytes(wish, worker_bytes), worker_bytes - _SMALLEST_BUFFER_BYTES)
-        self._worker_bytes = worker_bytes - self._recent_bytes
+        recent_bytes = None if request.recent_bytes is None else request.recent_bytes // request.num_workers
+        self._memory = WorkerMemory.divide(
+            request.buffer_bytes // request.num_workers, recent_bytes, asks_others=holders.some_are_asked
+        )
         self.together = most_together(
-            dataset, sampler_input, config, self.plan, self._worker_bytes, request.batches_per_message,
+            dataset, sampler_input, config, self.plan, self._memory.region, request.batches_per_message,
             asks_others=holders.some_are_asked,
         )  # fmt: skip
         self._shelf = BatchShelf(name, request.num_workers)
         self.fetch = self._shelf.fetch
         self.end = self._shelf.end
         self._workers = [
-            WorkerHandle(self._name_of(rank), self._shelf, rank, self._worker_bytes, request.max_restarts)
+            WorkerHandle(self._name_of(rank), self._shelf, rank, self._memory, request.max_restarts)
             for rank in range(request.num_workers)
         ]
 
@@ -202,7 +199,7 @@ class SamplingProducer:
             config=self._config,
             ring_path=feed.ring_path,
             returns_path=feed.returns_path,
-            region_bytes=self._worker_bytes,
+            region_bytes=self._memory.region,
             concurrency=request.concurrency,
             num_threads=request.num_threads,
             holders=self._holders,
@@ -215,7 +212,7 @@ class SamplingProducer:
             row_counts=None if self._row_counts is None else self._row_counts.handle_of(rank),
             near=self.schedule.near,
             feature_memory=self._feature_memory,
-            recent_bytes=self._recent_bytes,
+            recent_bytes=self._memory.recent_rows,
         )
 
     @property

@@ -13,6 +13,7 @@ from typing import Any
 from ...errors import SamplingWorkerError
 from ...utils.system.restarts import RestartBudget
 from .batch_shelf import BatchShelf
+from .worker_memory import WorkerMemory
 from .worker_messages import StartRun
 from .worker_process import WorkerDeath, WorkerOrigin, WorkerProcess
 
@@ -26,15 +27,15 @@ class WorkerHandle:
         name: of the worker, for errors.
         shelf: where its batches go.
         number: of the worker there.
-        buffer_bytes: room for batches that found none in the worker's region; committed as it is used.
+        memory: for its batches.
         max_restarts: processes that may follow the first, within an hour.
     """
 
-    def __init__(self, name: str, shelf: BatchShelf, number: int, buffer_bytes: int, max_restarts: int) -> None:
+    def __init__(self, name: str, shelf: BatchShelf, number: int, memory: WorkerMemory, max_restarts: int) -> None:
         self.name = name
         self._shelf = shelf
         self._number = number
-        self._buffer_bytes = buffer_bytes
+        self._memory = memory
         self._budget = RestartBudget(max_restarts)
         self._process: WorkerProcess | None = None  # the one that is up, or None
         self._last: WorkerProcess | None = None  # the one that ended, and that none follows
@@ -56,7 +57,7 @@ class WorkerHandle:
     async def _launch(self, origin: WorkerOrigin) -> None:
         while True:
             self._process = process = WorkerProcess(
-                self.name, self._shelf, self._number, self._buffer_bytes, self._on_end, origin
+                self.name, self._shelf, self._number, self._memory, self._on_end, origin
             )
             try:
                 death = await process.start()

@@ -20,6 +20,7 @@ from .control import Control, receive_message, send_message
 from .fork_server import ForkedWorker, ForkServer
 from .pulse import PulseWatch
 from .worker_failure import failure_error
+from .worker_memory import WorkerMemory
 from .worker_messages import StopWorker, WorkerReady, WorkerSetup
 
 # Messages with finished batches that a worker may have announced and not yet handed over. The client asks well ahead,
@@ -59,7 +60,7 @@ class WorkerProcess:
         name: of the worker, for errors.
         shelf: where its batches go.
         number: of the worker there.
-        buffer_bytes: room for batches that find none in the worker's region; committed as it is used.
+        memory: for its batches.
         on_end: who is told of its end.
         origin: what it is started from.
 
@@ -68,14 +69,14 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, name: str, shelf: BatchShelf, number: int, buffer_bytes: int, on_end: OnEnd, origin: WorkerOrigin
+        self, name: str, shelf: BatchShelf, number: int, memory: WorkerMemory, on_end: OnEnd, origin: WorkerOrigin
     ) -> None:
         self.name = name
         self.origin = origin
         self._shelf = shelf
         self._on_end = on_end
         try:
-            self._feed = _C.WorkerFeed(shelf.native, number, buffer_bytes, _RING_WINDOW)
+            self._feed = _C.WorkerFeed(shelf.native, number, memory.largest_batch, memory.ring, _RING_WINDOW)
         except ChannelError as error:  # no memory, or no descriptors
             raise SamplingWorkerError(f"{name}: stage set-up: {error}") from error
         self._worker: ForkedWorker | None = None

@@ -26,7 +26,7 @@ class Worker:
     """A worker that makes texts, in a region or in its ring."""
 
     def __init__(self, shelf: BatchShelf, number: int = 0) -> None:
-        self.feed = _C.WorkerFeed(shelf.native, number, 1 << 16, 8)
+        self.feed = _C.WorkerFeed(shelf.native, number, 1 << 16, 1 << 16, 8)
         self.arena = SendingArena(1 << 16)
         self.region = SharedRegion(self.arena.path, self.arena.capacity_bytes, self.arena.nonce)
         self.feed.open(self.region.path, self.region.size, self.region.number)

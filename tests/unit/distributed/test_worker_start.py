@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from graphlearn_dist.distributed.workers.batch_shelf import BatchShelf
+from graphlearn_dist.distributed.workers.worker_memory import WorkerMemory
 from graphlearn_dist.distributed.workers.worker_process import WorkerProcess
 from graphlearn_dist.errors import SamplingWorkerError
+
+MEMORY = WorkerMemory.divide(1 << 17)
 
 
 def test_a_worker_that_cannot_be_forked_is_named() -> None:
@@ -24,7 +27,7 @@ def test_a_worker_that_cannot_be_forked_is_named() -> None:
         origin: Any = SimpleNamespace(forks=SimpleNamespace(fork=fork))
         told: list[Any] = []
         process = WorkerProcess(
-            "loader 1, worker 0", BatchShelf("loader 1", 1), 0, 1 << 16, lambda *end: told.append(end), origin
+            "loader 1, worker 0", BatchShelf("loader 1", 1), 0, MEMORY, lambda *end: told.append(end), origin
         )
         try:
             await process.start()
@@ -37,7 +40,14 @@ def test_a_worker_that_cannot_be_forked_is_named() -> None:
 
 def test_a_worker_without_memory_for_its_ring_is_named() -> None:
     async def make() -> None:
-        WorkerProcess("loader 1, worker 0", BatchShelf("loader 1", 1), 0, 1 << 30, lambda *_: None, origin=None)  # type: ignore[arg-type]
+        WorkerProcess(
+            "loader 1, worker 0",
+            BatchShelf("loader 1", 1),
+            0,
+            WorkerMemory(1 << 30, 1 << 20),
+            lambda *_: None,
+            origin=None,
+        )  # type: ignore[arg-type]
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
