@@ -211,7 +211,7 @@ def test_budgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = 500 * 24 + num_edges * 12
     assert budget_of(None, part) == 0
     assert budget_of(0.5, part) == budget_of("0.5", part) == rows // 2
-    assert budget_of(1.0, part) == rows
+    assert budget_of(1.0, part) == budget_of(1, part) == budget_of("1", part) == rows
     assert budget_of(4096, part) == budget_of("4KB", part) == budget_of("4096", part) == 4096
     monkeypatch.setenv("GLD_ROW_CACHE", "0.5")
     assert budget_of(None, part) == rows // 2

@@ -132,7 +132,7 @@ def budget_of(row_cache: float | str | None, dataset: DistDataset) -> int:
 
 
 def _share_in(given: Any) -> float | None:
-    """The share that it is, None where it is a size."""
+    """The share that it is, None where it is a size; 1, in whatever way it is written, is all rows, and not a byte."""
     if isinstance(given, str):
         try:
             given = float(given)
@@ -140,6 +140,8 @@ def _share_in(given: Any) -> float | None:
             return None
         if given.is_integer() and given > 1:
             return None
+    if type(given) is int and given == 1:
+        return 1.0
     if not isinstance(given, float):
         return None
     if not 0 < given <= 1:
