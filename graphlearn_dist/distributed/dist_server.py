@@ -154,7 +154,8 @@ class DistServer:
         endpoint = rpc.get_endpoint()
 
         def find_holders(timeout_s: float) -> Future[PartitionHolders]:
-            return asyncio.run_coroutine_threadsafe(self._holders.find(timeout_s), endpoint.loop)
+            loop = endpoint.loop  # first: where it is over, nothing is begun
+            return asyncio.run_coroutine_threadsafe(self._holders.find(timeout_s), loop)
 
         self._row_cache.attach(CopiesJob(endpoint, find_holders, self._leases))
 

@@ -111,10 +111,13 @@ class LoopThread:
         except NotInitializedError:
             coroutine.close()
             raise
-        if self._loop is None:
-            coroutine.close()
-            raise NotInitializedError(f"{self._name} does not run: start it first")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            if (loop := self._loop) is not None:
+                return asyncio.run_coroutine_threadsafe(coroutine, loop)
+        except RuntimeError:  # stopped meanwhile
+            pass
+        coroutine.close()
+        raise NotInitializedError(f"{self._name} does not run: start it first")
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None, what: str = "a task") -> T:
         """As ``submit``, and waits for the result; what comes too late or is interrupted is cancelled.
@@ -217,6 +220,7 @@ class ConcurrentEventLoop:
             future = self._thread.submit(self._run(coro, callback))
         except BaseException:
             self._free.release()
+            coro.close()
             raise
         with self._lock:
             self._under_way.add(future)

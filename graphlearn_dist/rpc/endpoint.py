@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from .._C import Answerer, RpcEngine, RpcStream
 from ..config import RpcSettings, unix_sockets
@@ -41,6 +42,8 @@ from .wire.codec import encode
 _BUSY_S = 2.0
 _CLOSE_TIMEOUT_S = 5.0
 _FLUSH_TIMEOUT_S = 1.0
+
+T = TypeVar("T")
 
 
 class Reached(NamedTuple):
@@ -168,7 +171,7 @@ class Endpoint:
             undo.callback(self.close)
             for listener in listeners:
                 undo.enter_context(listener)
-            self._run_on_loop(self._start(listeners))
+            self._run_on_loop(functools.partial(self._start, listeners))
             undo.pop_all()
         return self
 
@@ -263,11 +266,20 @@ class Endpoint:
 
     def stats(self) -> EndpointStats:
         """Counters, for metrics and tests."""
-        counting = count_connections(self._links, self._arena, self._refusals)
-        return self._run_on_loop(counting)  # type: ignore[no-any-return]
+        return self._run_on_loop(lambda: count_connections(self._links, self._arena, self._refusals))
 
-    def _run_on_loop(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(_CLOSE_TIMEOUT_S)
+    def _run_on_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return self._begin_on_loop(make).result(_CLOSE_TIMEOUT_S)
+
+    def _begin_on_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Runs a coroutine, which is not made where the loop is over."""
+        loop = self.loop
+        coroutine = make()
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, loop)
+        except RuntimeError as error:  # closed meanwhile
+            coroutine.close()
+            raise NotInitializedError(f"{self.peer.name} is not open") from error
 
     # --- callees and callbacks ---------------------------------------------------------------------------------
 
@@ -412,7 +424,7 @@ class Endpoint:
             connection = await self._outgoing.connected(target, deadline, lambda: False, fail_fast=True)
             return Reached(connection.query_stream, connection.peer, connection.take_lent)
 
-        return asyncio.run_coroutine_threadsafe(connected(), self.loop)
+        return self._begin_on_loop(connected)
 
     def disconnect(self, stream: RpcStream, why: str) -> Future[None]:
         """Close the connection that queries go by; no ``connect`` gives it any more when the future is done."""
@@ -422,7 +434,7 @@ class Endpoint:
             if connection is not None:
                 connection.close(why)
 
-        return asyncio.run_coroutine_threadsafe(disconnected(), self.loop)
+        return self._begin_on_loop(disconnected)
 
     # --- what connections ask for (on the loop's thread) -------------------------------------------------------
 
@@ -502,7 +514,7 @@ class Endpoint:
         if host_registry:
             listener = listen_tcp(master_addr, master_port, fd=master_fd, has_token=self.token is not None)
             master_port = listener.getsockname()[1]
-            self._run_on_loop(self._host_registry(listener))
+            self._run_on_loop(functools.partial(self._host_registry, listener))
         timeout = self.settings.connect_timeout_s if timeout_s is None else timeout_s
         self._membership.join(master_addr, master_port, world_size, timeout)
 
@@ -513,7 +525,7 @@ class Endpoint:
 
     def host_registry(self) -> PeerAddress:
         """Host the registry of a job where this endpoint listens, without being a member; returns that address."""
-        self._run_on_loop(self._host_registry())
+        self._run_on_loop(self._host_registry)
         return self.address
 
     def local_host_towards(self, address: PeerAddress) -> str:
@@ -523,7 +535,7 @@ class Endpoint:
             connection = self._links.find(address)
             return connection.local_host if connection is not None else ""
 
-        return str(self._run_on_loop(look()))
+        return self._run_on_loop(look)
 
     @property
     def master_port(self) -> int:

@@ -10,6 +10,7 @@ import random
 import socket
 import struct
 import threading
+import warnings
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
@@ -388,6 +389,13 @@ def test_closing(server: Endpoint, client: Endpoint, service: Service) -> None:
         client.call(server.address, "echo", 1)
     with pytest.raises(NotInitializedError):
         client.open()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for use in (lambda: client.connect(server.address, 1.0), client.stats, client.host_registry):
+            with pytest.raises(NotInitializedError, match="is not open"):
+                use()
+        gc.collect()
+    assert not warned  # of coroutines that nobody awaits
 
 
 def test_an_answer_is_delivered_before_the_endpoint_closes(client: Endpoint) -> None:
