@@ -23,13 +23,8 @@ from ...utils.coroutines import run_local
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
-from .recent_rows import MOST_ROWS, Blocks, RecentRows
+from .recent_rows import AskedRows, Blocks, RecentRows, keep_of
 from .row_cache import CopyPlaces, RowCache, open_caches
-
-# Of the rows that others own, how much there must be room for, that keeping those of late pays: where batches want rows
-# evenly, looking for what is not there costs as much with less.
-_LEAST_RECENT_SHARE = 1 / 4
-_BYTES_OF_A_PLACE = 40  # of each row that is kept: its id, and what finds it
 
 Wanted: TypeAlias = Mapping[str, torch.Tensor]  # of a batch by store, which rows: int64 [n]
 Sources: TypeAlias = Sequence[_C.RowStore | None]  # by `LocatedRows.owners`, where the rows of a store lie
@@ -166,33 +161,24 @@ class FeatureCollector:
     def keep_recent(self, stores: frozenset[str], nbytes: int) -> None:
         """Lookups that start from now on keep the rows that they were answered, in place of what was kept before.
 
-        Nothing is kept where a quarter of what may be asked for does not find room, or of features and columns of edges
-        that lie with these.
+        None where too little of what may be asked for finds room (see ``recent_rows.keep_of``), nor features and
+        columns of edges that lie with these.
 
         Args:
             stores: those that are always looked up together.
             nbytes: that they may take; 0 keeps none.
         """
         self._most_recent_bytes, self._kept_stores = nbytes, stores
-        self._recent = {}
         asked = [partition for partition, is_asked in enumerate(self._is_asked) if is_asked]
         alike: dict[tuple[int, int], list[str]] = {}  # these are looked up by the same ids
         for name in sorted(stores & self._books.keys()):
             alike.setdefault((id(self._books[name]), id(self._copies_of(name))), []).append(name)
         groups = []
         for names in alike.values():
-            of_row = sum(map(self._row_bytes.__getitem__, names))
-            copies = self._copies_of(names[0])
-            count = sum(map(self._books[names[0]].size, asked)) - (0 if copies is None else copies.count)
-            if of_row and count > 0:
-                groups.append((names, of_row + _BYTES_OF_A_PLACE, count))
-        share = min(1.0, nbytes / max(sum(of_row * count for _, of_row, count in groups), 1))
-        if share < _LEAST_RECENT_SHARE:
-            return
-        for names, _, count in groups:
-            most = min(math.ceil(count * share), MOST_ROWS)
-            recent = RecentRows(names, self._books[names[0]].num_ids, most)
-            self._recent |= dict.fromkeys(names, recent)
+            book, copies = self._books[names[0]], self._copies_of(names[0])
+            count = sum(map(book.size, asked)) - (0 if copies is None else copies.count)
+            groups.append(AskedRows(names, sum(self._row_bytes[name] for name in names), book.num_ids, count))
+        self._recent = keep_of(groups, nbytes)
 
     def places_in(self, subgraph: Subgraph, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
         """For stores of edge features that lie with their edges, the places of a batch's edges (``wanted``).

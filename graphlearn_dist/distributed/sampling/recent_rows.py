@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -12,7 +14,11 @@ from ...core import pooled_empty, to_tensor
 from ...data.unified_tensor import UnifiedTensor, view_rows
 
 _NUM_BLOCKS = 8  # the oldest goes as a whole; each is a place more that every gather may read from
-MOST_ROWS = (1 << 31) - 1 - _NUM_BLOCKS  # that can be kept
+_MOST_ROWS = (1 << 31) - 1 - _NUM_BLOCKS  # that can be kept
+# Of the rows that others own, how much there must be room for, that keeping those of late pays: where batches want rows
+# evenly, looking for what is not there costs as much with less.
+_LEAST_SHARE = 1 / 4
+_BYTES_OF_A_PLACE = 40  # of each row that is kept: its id, and what finds it
 
 Blocks: TypeAlias = Sequence[UnifiedTensor | None]  # None: no row has been kept in it
 
@@ -23,7 +29,7 @@ class RecentRows:
     Args:
         stores: their names.
         num_ids: of the book of these stores.
-        most_rows: that are kept, one from each store; 1 to ``MOST_ROWS``.
+        most_rows: that are kept, one from each store; at least 1, and less than 2^31 - 8.
     """
 
     def __init__(self, stores: Iterable[str], num_ids: int, most_rows: int) -> None:
@@ -71,3 +77,39 @@ class RecentRows:
         views = list(self.blocks(store))
         views[block] = view_rows(rows)
         self._views[store] = views
+
+
+@dataclass(frozen=True)
+class AskedRows:
+    """Rows that others are asked for, of stores whose rows are looked up by the same ids.
+
+    Attributes:
+        stores: their names.
+        row_bytes: of a row of each of them together.
+        num_ids: of the book of these stores.
+        count: of the ids that others may be asked for.
+    """
+
+    stores: Sequence[str]
+    row_bytes: int
+    num_ids: int
+    count: int
+
+
+def keep_of(asked: Sequence[AskedRows], nbytes: int) -> dict[str, RecentRows]:
+    """By store, what its rows are to be kept in: of all that are asked for the same share.
+
+    Nothing where a quarter of them does not find room.
+
+    Args:
+        asked: the rows.
+        nbytes: that they may take.
+    """
+    groups = [(of, of.row_bytes + _BYTES_OF_A_PLACE) for of in asked if of.row_bytes and of.count > 0]
+    share = min(1.0, nbytes / max(sum(size * of.count for of, size in groups), 1))
+    recent: dict[str, RecentRows] = {}
+    if share >= _LEAST_SHARE:
+        for of, _ in groups:
+            most = min(math.ceil(of.count * share), _MOST_ROWS)
+            recent |= dict.fromkeys(of.stores, RecentRows(of.stores, of.num_ids, most))
+    return recent
