@@ -193,7 +193,8 @@ void bind_routing(py::module_& m) {
           },
           py::arg("ids"),
           "Places for those of `ids` (int64) that have none: (block, first row there, whether it begins anew, int64 "
-          "[n] which of the ids), for rows one behind the other.");
+          "[n] which of the ids), for rows one behind the other.")
+      .def("forget", &RecentIds::forget, "No id has a place any more.");
 
   m.def("permute", &permute_array, py::arg("indices"), py::arg("n"), py::arg("key"), py::arg("inverse") = false,
         py::arg("pool") = nullptr, "Places of `indices` under a keyed bijection of [0, n), int64.");

@@ -278,7 +278,9 @@ uint64_t ShmRing::wait_for_space(uint64_t span, const Deadline& deadline, const 
 void ShmRing::commit(uint64_t end) {
   uint64_t committed = header_->committed.load(std::memory_order_relaxed);
   while (committed < end) {
-    const uint64_t step = std::min(kCommitStep, capacity_ - committed);
+    // No more ahead than what lies there together.
+    const uint64_t bound = committed < most_together_ ? most_together_ : end;
+    const uint64_t step = std::min(kCommitStep, bound - committed);
     const int code =
         posix_fallocate(fd_, static_cast<off_t>(header_->data_offset + committed), static_cast<off_t>(step));
     if (code == EINTR) continue;  // a signal took back this step only

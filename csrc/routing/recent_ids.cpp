@@ -45,7 +45,13 @@ void RecentIds::set_slot(int64_t id, int32_t slot) {
     hashed_.insert(id, slot);
 }
 
-void RecentIds::forget(std::vector<int64_t>& block) {
+void RecentIds::forget() noexcept {
+  for (std::vector<int64_t>& block : blocks_) drop(block);
+  last_ = 0;
+  is_full_ = false;
+}
+
+void RecentIds::drop(std::vector<int64_t>& block) noexcept {
   for (const int64_t id : block) {
     if (is_dense_)
       dense_[static_cast<size_t>(id)] = -1;
@@ -80,13 +86,13 @@ std::vector<RecentIds::Run> RecentIds::keep(const Tensor& ids) {
       end_run();
       last_ = (last_ + 1) % blocks_.size();
       is_full_ |= last_ == 0;
-      forget(blocks_[last_]);
+      drop(blocks_[last_]);
     }
     std::vector<int64_t>& block = blocks_[last_];
     const auto row = static_cast<int64_t>(block.size());
     if (sources.empty()) runs.push_back({static_cast<int64_t>(last_), row, row == 0, {}});
+    block.push_back(given[i]);  // first, so that forget() finds whatever has a slot
     set_slot(given[i], static_cast<int32_t>(static_cast<int64_t>(last_) * block_rows_ + row));
-    block.push_back(given[i]);
     sources.push_back(i);
     --room;
   }

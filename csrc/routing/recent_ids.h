@@ -33,8 +33,11 @@ class RecentIds {
     Tensor sources;                // int64 [n], which of the ids they belong to
   };
   // Places for those of `ids` (int64 [n]) that have none and are drawn, as far as all blocks can hold them. Throws
-  // InvalidArgument for an id outside [0, num_ids), and changes nothing then.
+  // InvalidArgument for an id outside [0, num_ids), and changes nothing then; std::bad_alloc, after which only
+  // forget() may be called.
   std::vector<Run> keep(const Tensor& ids);
+  // No id has a place any more, and all blocks begin anew. Takes no memory.
+  void forget() noexcept;
 
   int64_t num_ids() const { return num_ids_; }
   int64_t block_rows() const { return block_rows_; }
@@ -48,7 +51,7 @@ class RecentIds {
   }
   void prefetch(int64_t id) const;
   void set_slot(int64_t id, int32_t slot);
-  void forget(std::vector<int64_t>& block);
+  void drop(std::vector<int64_t>& block) noexcept;
 
   int64_t num_ids_, block_rows_;
   bool is_dense_;

@@ -30,7 +30,10 @@ def parse_size(sz: int | str, *, name: str = "size", least: int = 1) -> int:
         match = _SIZE.fullmatch(sz.strip())
         if match is None:
             raise InvalidArgumentError(f"{name}: expected a size such as '64MB' or '1.5GiB', got {shown(sz)}")
-        num_bytes = int(float(match["number"]) * _FACTORS[match["prefix"].upper()])
+        try:
+            num_bytes = int(float(match["number"]) * _FACTORS[match["prefix"].upper()])
+        except OverflowError:
+            raise InvalidArgumentError(f"{name}: expected a size such as '64MB' or '1.5GiB', got {shown(sz)}") from None
     else:
         num_bytes = sz
     if num_bytes < least:

@@ -53,7 +53,7 @@ def collector_of(datasets: list[DistDataset], nbytes: int, threads: int = 1) -> 
 
 def room_for(datasets: list[DistDataset], share: float) -> int:
     others = sum(datasets[0].store_books()[FEATURES].native.size(partition) for partition in range(1, PARTS))
-    return int(others * PLACE_BYTES * share) + 1
+    return int(-(-others // 8) * 8 * PLACE_BYTES * share)  # in eight blocks of one size
 
 
 def look_up(collector: FeatureCollector, *ids: torch.Tensor) -> list[dict[str, torch.Tensor]]:
@@ -155,7 +155,7 @@ def test_copies_come_first(datasets: list[DistDataset], whole: dict[str, torch.T
 
 def test_what_cannot_be_kept_is_forgotten(datasets: list[DistDataset]) -> None:
     """A failure between a row's place and its bytes leaves no place behind."""
-    rows, pool = RecentRows([FEATURES], NUM_NODES, 64), thread_pool(1)
+    rows, pool = RecentRows([FEATURES], NUM_NODES, 8), thread_pool(1)
     book = datasets[0].store_books()[FEATURES].native
 
     def num_kept() -> int:
@@ -169,14 +169,28 @@ def test_what_cannot_be_kept_is_forgotten(datasets: list[DistDataset]) -> None:
     assert num_kept() == 0
 
 
-def test_old_places_lead_nowhere_where_there_are_no_new_ones() -> None:
-    rows = RecentRows([FEATURES], NUM_NODES, 64)
-    rows.keep(torch.arange(4), {FEATURES: torch.ones(4, NUM_FEATURES)}, thread_pool(1))
-    assert any(block is not None for block in rows.blocks(FEATURES))
-    rows._num_ids = -1  # refused, as it would be for want of memory
-    with pytest.raises(InvalidArgumentError):
+def test_a_partition_with_other_rows_is_named(datasets: list[DistDataset]) -> None:
+    collector, _ = collector_of(datasets, 0)
+    for rows, what in (
+        (torch.zeros(3, NUM_FEATURES, dtype=torch.float64), rf"torch.float64 \[{NUM_FEATURES}\]"),
+        (torch.zeros(3, NUM_FEATURES + 1), rf"torch.float32 \[{NUM_FEATURES + 1}\]"),
+    ):
+        message = rf"{FEATURES}: partition 2 has rows of {what}, another one of torch.float32 \[{NUM_FEATURES}\]"
+        with pytest.raises(InvalidArgumentError, match=message):
+            collector.sources(FEATURES, {2: rows}, None, ())
+
+
+@pytest.mark.parametrize("block_rows", [8, 1])  # a table of all ids, and one of those that have places
+def test_what_was_forgotten_has_no_place(block_rows: int) -> None:
+    rows = RecentRows([FEATURES], NUM_NODES, block_rows)
+    for _ in range(2):
+        rows.keep(torch.arange(4), {FEATURES: torch.ones(4, NUM_FEATURES)}, thread_pool(1))
+        assert any(block is not None for block in rows.blocks(FEATURES))
+        assert [(first, is_begun) for _, first, is_begun, _ in rows.ids.keep(torch.tensor([5]))] != []
         rows.forget()
-    assert all(block is None for block in rows.blocks(FEATURES))
+        assert all(block is None for block in rows.blocks(FEATURES))
+    ((block, first, is_begun, _),) = rows.ids.keep(torch.tensor([5]))
+    assert (block, first, is_begun) == (0, 0, True)
 
 
 @given(

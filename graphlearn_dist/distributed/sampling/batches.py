@@ -14,7 +14,7 @@ from ...core import pooled_empty
 from ...data.disk_tier import Announced
 from ...data.schema import NODE_LABEL, store_name
 from ...messages import SampledBatch, SampledBatches
-from ...partition import CachedRows
+from ...partition import CachedRows, OwnedEdgesBook
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batch_maker import BatchMaker, unwritten_edges, wanted_rows, with_edges, with_rows, write_edges
 from ...sampler.batches import make_plan, whole_graph
@@ -31,6 +31,7 @@ from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
 from .feature_collector import FeatureCollector
 from .partitioned_sampler import PartitionedGraph
+from .recent_rows import AskedRows, group_stores
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +112,25 @@ def most_together(
     )
 
 
+def stores_of(dataset: DistDataset, config: SamplingConfig) -> frozenset[str]:
+    """The stores whose rows come with batches."""
+    names = frozenset(dataset.stores())
+    labels = {store_name(NODE_LABEL, index) for index in range(len(dataset.schema.node_types))}
+    return names if config.collect_features else names & labels if config.collect_labels else frozenset()
+
+
+def rows_asked_of(num_partitions: int, dataset: DistDataset, config: SamplingConfig) -> list[AskedRows]:
+    """What batches look up in so many others of equal size, but for rows that lie with their edges."""
+    books, stores = dataset.store_books(), dataset.stores()
+    names = {name for name in stores_of(dataset, config) if not isinstance(books[name], OwnedEdgesBook)}
+
+    def describe(name: str) -> tuple[int, int]:
+        num_others = books[name].num_ids - stores[name].shape[0]
+        return books[name].num_ids, num_others * num_partitions // max(dataset.num_partitions - 1, 1)
+
+    return group_stores(names, lambda name: id(books[name]), describe, stores)
+
+
 def with_cached_graphs(
     dataset: DistDataset, services: Sequence[PartitionService], num_threads: int
 ) -> list[PartitionService]:
@@ -156,10 +176,7 @@ class PartitionedSampler:
         self._graph = self.graph_access(self.plan) if device is None else whole_graph(dataset, self.plan, num_threads)
         self._keeps_device = keeps_device and device is not None
         self.collector = FeatureCollector(dataset, services, peers, num_threads)
-        names = self.collector.store_names
-        labels = {store_name(NODE_LABEL, index) for index in range(len(self._schema.node_types))}
-        wanted = names if config.collect_features else names & labels if config.collect_labels else ()
-        self._stores = frozenset(wanted)
+        self._stores = stores_of(dataset, config)
         self.collector.keep_recent(self._stores, recent_bytes)
         self._repeats = config.is_disjoint  # a node is in several trees
 

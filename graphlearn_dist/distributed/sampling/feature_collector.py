@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -15,7 +14,7 @@ from ...core import thread_pool, to_tensor
 from ...data.disk_tier import Announced
 from ...data.feature import counts_of_caches
 from ...data.unified_tensor import UnifiedTensor, gather_located, row_stores
-from ...errors import UnknownIdError
+from ...errors import InvalidArgumentError, UnknownIdError
 from ...messages import Subgraph
 from ...partition import CachedRows, OwnedEdgesBook
 from ...telemetry import DeviceCacheCounts
@@ -23,7 +22,7 @@ from ...utils.coroutines import run_local
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
-from .recent_rows import AskedRows, Blocks, RecentRows, keep_of
+from .recent_rows import Blocks, RecentRows, group_stores, keep_of, row_bytes
 from .row_cache import CopyPlaces, RowCache, open_caches
 
 Wanted: TypeAlias = Mapping[str, torch.Tensor]  # of a batch by store, which rows: int64 [n]
@@ -143,7 +142,7 @@ class FeatureCollector:
         self._pool = thread_pool(num_threads)
         self._num_threads = num_threads
         self.store_names = frozenset(self._stores)
-        self._row_bytes = {name: math.prod(of.shape[1:]) * of.dtype.itemsize for name, of in self._stores.items()}
+        self._row_bytes = {name: row_bytes(of) for name, of in self._stores.items()}
 
     def reads_edges(self, stores: frozenset[str]) -> bool:
         """Whether ``places_in`` reads a batch's edges to find their rows of these stores."""
@@ -170,15 +169,15 @@ class FeatureCollector:
         """
         self._most_recent_bytes, self._kept_stores = nbytes, stores
         asked = [partition for partition, is_asked in enumerate(self._is_asked) if is_asked]
-        alike: dict[tuple[int, int], list[str]] = {}  # these are looked up by the same ids
-        for name in sorted(stores & self._books.keys()):
-            alike.setdefault((id(self._books[name]), id(self._copies_of(name))), []).append(name)
-        groups = []
-        for names in alike.values():
-            book, copies = self._books[names[0]], self._copies_of(names[0])
-            count = sum(map(book.size, asked)) - (0 if copies is None else copies.count)
-            groups.append(AskedRows(names, sum(self._row_bytes[name] for name in names), book.num_ids, count))
-        self._recent = keep_of(groups, nbytes)
+
+        def describe(name: str) -> tuple[int, int]:
+            book, copies = self._books[name], self._copies_of(name)
+            return book.num_ids, sum(map(book.size, asked)) - (0 if copies is None else copies.count)
+
+        def alike(name: str) -> tuple[int, int]:
+            return id(self._books[name]), id(self._copies_of(name))
+
+        self._recent = keep_of(group_stores(stores & self._books.keys(), alike, describe, self._stores), nbytes)
 
     def places_in(self, subgraph: Subgraph, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
         """For stores of edge features that lie with their edges, the places of a batch's edges (``wanted``).
@@ -352,7 +351,13 @@ class FeatureCollector:
         sources: list[UnifiedTensor | torch.Tensor | None] = [None] * self._num_partitions
         for partition, service in self._services.items():
             sources[partition] = service.rows(name)
+        own = self._stores[name]
         for partition, rows in answers.items():
+            if rows.dtype != own.dtype or rows.shape[1:] != own.shape[1:]:
+                raise InvalidArgumentError(
+                    f"{name}: partition {partition} has rows of {rows.dtype} {list(rows.shape[1:])}, another one of "
+                    f"{own.dtype} {list(own.shape[1:])}"
+                )
             sources[partition] = rows
         return row_stores([*sources, None if cache is None else cache.tensor, *kept])
 

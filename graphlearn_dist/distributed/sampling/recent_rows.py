@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -21,6 +21,12 @@ _LEAST_SHARE = 1 / 4
 _BYTES_OF_A_PLACE = 40  # of each row that is kept: its id, and what finds it
 
 Blocks: TypeAlias = Sequence[UnifiedTensor | None]  # None: no row has been kept in it
+RowTypes: TypeAlias = Mapping[str, Any]  # by store, what has a ``shape`` and a ``dtype``
+
+
+def row_bytes(rows: Any) -> int:
+    """Of a row, given what has the shape and the dtype of several."""
+    return int(math.prod(rows.shape[1:]) * rows.dtype.itemsize)
 
 
 class RecentRows:
@@ -29,21 +35,21 @@ class RecentRows:
     Args:
         stores: their names.
         num_ids: of the book of these stores.
-        most_rows: that are kept, one from each store; at least 1, and less than 2^31 - 8.
+        block_rows: of each of 8 blocks, one from each store; at least 1.
     """
 
-    def __init__(self, stores: Iterable[str], num_ids: int, most_rows: int) -> None:
+    def __init__(self, stores: Iterable[str], num_ids: int, block_rows: int) -> None:
         self.stores = frozenset(stores)
-        self._num_ids = num_ids
-        self._block_rows = -(-most_rows // _NUM_BLOCKS)
-        self.forget()
-
-    def forget(self) -> None:
-        """Keeps nothing of what it has."""
-        # First: should there be no memory for new ids, nobody finds rows by the old ones.
+        self._block_rows = block_rows
         self._tensors: dict[tuple[str, int], torch.Tensor] = {}
         self._views: dict[str, list[UnifiedTensor | None]] = {}
-        self.ids = _C.RecentIds(self._num_ids, self._block_rows, _NUM_BLOCKS)
+        self.ids = _C.RecentIds(num_ids, block_rows, _NUM_BLOCKS)
+
+    def forget(self) -> None:
+        """Keeps nothing of what it has. Takes no memory."""
+        self.ids.forget()
+        self._tensors.clear()
+        self._views.clear()
 
     def blocks(self, store: str) -> Blocks:
         """Where the rows lie that ``ids`` knows now. They stay there for whoever holds this."""
@@ -95,6 +101,31 @@ class AskedRows:
     num_ids: int
     count: int
 
+    @property
+    def in_whole_blocks(self) -> int:
+        """Rows of blocks that hold all of them, as all have the same size."""
+        return -(-max(self.count, 0) // _NUM_BLOCKS) * _NUM_BLOCKS if self.row_bytes else 0
+
+
+def group_stores(
+    stores: Iterable[str], alike: Callable[[str], Hashable], describe: Callable[[str], tuple[int, int]], types: RowTypes
+) -> list[AskedRows]:
+    """The rows of stores, where those that are ``alike`` are looked up by the same ids.
+
+    Args:
+        stores: their names.
+        alike: has equal values for them.
+        describe: of a store, ``num_ids`` and ``count``, see ``AskedRows``.
+        types: by store, what has the shape and the dtype of its rows.
+    """
+    groups: dict[Hashable, list[str]] = {}
+    for name in sorted(stores):
+        groups.setdefault(alike(name), []).append(name)
+    return [
+        AskedRows(names, sum(row_bytes(types[name]) for name in names), *describe(names[0]))
+        for names in groups.values()
+    ]
+
 
 def keep_of(asked: Sequence[AskedRows], nbytes: int) -> dict[str, RecentRows]:
     """By store, what its rows are to be kept in: of all that are asked for the same share.
@@ -105,11 +136,20 @@ def keep_of(asked: Sequence[AskedRows], nbytes: int) -> dict[str, RecentRows]:
         asked: the rows.
         nbytes: that they may take.
     """
-    groups = [(of, of.row_bytes + _BYTES_OF_A_PLACE) for of in asked if of.row_bytes and of.count > 0]
-    share = min(1.0, nbytes / max(sum(size * of.count for of, size in groups), 1))
+    every = _bytes_of_all(asked)
     recent: dict[str, RecentRows] = {}
-    if share >= _LEAST_SHARE:
-        for of, _ in groups:
-            most = min(math.ceil(of.count * share), _MOST_ROWS)
-            recent |= dict.fromkeys(of.stores, RecentRows(of.stores, of.num_ids, most))
+    for of in asked if most_used(asked, nbytes) else ():
+        most = of.in_whole_blocks if nbytes >= every else of.in_whole_blocks * nbytes // every
+        if block_rows := min(most, _MOST_ROWS) // _NUM_BLOCKS:
+            recent |= dict.fromkeys(of.stores, RecentRows(of.stores, of.num_ids, block_rows))
     return recent
+
+
+def most_used(asked: Sequence[AskedRows], nbytes: int) -> int:
+    """Of so many bytes, how many ``keep_of`` has rows take at most."""
+    every = _bytes_of_all(asked)
+    return min(nbytes, every) if nbytes >= _LEAST_SHARE * every else 0
+
+
+def _bytes_of_all(asked: Sequence[AskedRows]) -> int:
+    return sum((of.row_bytes + _BYTES_OF_A_PLACE) * of.in_whole_blocks for of in asked)

@@ -31,7 +31,7 @@ from ..dist_dataset import DistDataset
 from ..dist_options import ProducerRequest
 from ..partitions.dataset_handle import CacheHandle, DatasetHandle
 from ..partitions.partition_peers import PartitionHolders
-from ..sampling.batches import most_together, tell_where_sampled
+from ..sampling.batches import most_together, rows_asked_of, tell_where_sampled
 from .batch_shelf import BatchShelf
 from .fork_server import hold_fork_server
 from .row_counts import RowCounts, SharedBatchCounts
@@ -100,9 +100,10 @@ class SamplingProducer:
         self._share = BatchShare(BatchIndices(0, 0))
         self._num_given = 0
         recent_bytes = None if request.recent_bytes is None else request.recent_bytes // request.num_workers
-        self._memory = WorkerMemory.divide(
-            request.buffer_bytes // request.num_workers, recent_bytes, asks_others=holders.some_are_asked
-        )
+        asked = None  # with copies there are fewer, as they come
+        if row_counts is None or not holders.some_are_asked:
+            asked = rows_asked_of(len(holders.addresses.keys() - holders.shared.keys()), dataset, config)
+        self._memory = WorkerMemory.divide(request.buffer_bytes // request.num_workers, recent_bytes, asked)
         self.together = most_together(
             dataset, sampler_input, config, self.plan, self._memory.region, request.batches_per_message,
             asks_others=holders.some_are_asked,

@@ -52,8 +52,9 @@ class BatchIndices(Sequence[int]):
     single: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        ascending = all(one < other for one, other in pairwise((-1, *self.single, self.start)))
-        if self.step < 1 or not ascending:
+        single = self.single if isinstance(self.single, (tuple, list)) else (None,)  # what travels may be anything
+        are_numbers = all(isinstance(each, int) for each in (self.start, self.stop, self.step, *single))
+        if not are_numbers or self.step < 1 or any(one >= other for one, other in pairwise((-1, *single, self.start))):
             raise InvalidArgumentError(f"indices: expected ascending numbers, none of them negative, got {self!r}")
 
     @classmethod
@@ -139,6 +140,8 @@ class BatchShare(Sequence[int]):
     begin: int = 0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.indices, BatchIndices):
+            raise InvalidArgumentError(f"share: expected BatchIndices, got {type(self.indices).__name__}")
         if self.size < 1 or self.step < 1 or self.first < 0 or self.begin < 0:
             raise InvalidArgumentError(
                 "share: expected size and step of at least 1, first and begin of at least 0, got "

@@ -168,7 +168,9 @@ def test_parse_size(text: str | int, num_bytes: int) -> None:
     assert parse_size(text) == num_bytes
 
 
-@pytest.mark.parametrize("text", ["", "MB", "64XB", "-1", "1e3", 0, -5, True, None, 1.5, "0.1"])
+@pytest.mark.parametrize(
+    "text", ["", "MB", "64XB", "-1", "1e3", 0, -5, True, None, 1.5, "0.1", pytest.param("9" * 400, id="huge")]
+)
 def test_parse_size_refuses(text: object) -> None:
     with pytest.raises(InvalidArgumentError, match="channel_size"):
         parse_size(text, name="channel_size")  # type: ignore[arg-type]

@@ -92,7 +92,9 @@ def test_in_words() -> None:
     assert str(BatchIndices(5, 9, 3, (0, 2))) == "0, 2, 5, 8"
 
 
-@pytest.mark.parametrize("bad", [(-1, 3), (3, 9, 0), (3, 9, 1, (2, 2)), (3, 9, 1, (3,)), (3, 9, 1, (-2,))])
+@pytest.mark.parametrize(
+    "bad", [(-1, 3), (3, 9, 0), (3, 9, 1, (2, 2)), (3, 9, 1, (3,)), (3, 9, 1, (-2,)), (3, 9, 1, {}), (3.0, 9)]
+)
 def test_what_does_not_ascend_is_refused(bad: tuple[Any, ...]) -> None:
     with pytest.raises(InvalidArgumentError, match="indices: expected ascending numbers"):
         BatchIndices(*bad)
