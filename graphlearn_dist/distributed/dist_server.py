@@ -154,8 +154,7 @@ class DistServer:
         endpoint = rpc.get_endpoint()
 
         def find_holders(timeout_s: float) -> Future[PartitionHolders]:
-            loop = endpoint.loop  # first: where it is over, nothing is begun
-            return asyncio.run_coroutine_threadsafe(self._holders.find(timeout_s), loop)
+            return endpoint.begin(lambda: self._holders.find(timeout_s))
 
         self._row_cache.attach(CopiesJob(endpoint, find_holders, self._leases))
 

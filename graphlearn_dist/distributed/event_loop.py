@@ -73,6 +73,7 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._executor: LoopExecutor | None = None
+        self._posting = threading.RLock()  # what is submitted, until the loop has it
 
     def start(self) -> None:
         """Starts the thread. Idempotent.
@@ -111,11 +112,9 @@ class LoopThread:
         except NotInitializedError:
             coroutine.close()
             raise
-        try:
-            if (loop := self._loop) is not None:
-                return asyncio.run_coroutine_threadsafe(coroutine, loop)
-        except RuntimeError:  # stopped meanwhile
-            pass
+        with self._posting:  # or else the loop might end before it has heard of it
+            if self._loop is not None:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         coroutine.close()
         raise NotInitializedError(f"{self._name} does not run: start it first")
 
@@ -138,8 +137,9 @@ class LoopThread:
         """Cancels what runs, and ends the thread. Idempotent; without effect in a fork."""
         if not self._home.is_here:
             return
-        loop, thread, executor = self._loop, self._thread, self._executor
-        self._loop = self._thread = self._executor = None
+        with self._posting:
+            loop, thread, executor = self._loop, self._thread, self._executor
+            self._loop = self._thread = self._executor = None
         if loop is None or thread is None or executor is None:
             return
         asyncio.run_coroutine_threadsafe(_cancel_others(executor), loop).result(_STOP_TIMEOUT_S)

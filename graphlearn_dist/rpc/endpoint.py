@@ -121,6 +121,7 @@ class Endpoint:
         self._arena: SendingArena | None = None
         self._arena_refused = settings.arena_bytes <= 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._posting = threading.RLock()  # what is begun, until the loop has it
         self._thread: threading.Thread | None = None
         self._thread_id: int | None = None
         self._deadlines: Deadlines | None = None
@@ -185,9 +186,13 @@ class Endpoint:
 
     def close(self) -> None:
         """Answer what runs, say goodbye, fail what is in flight, free everything. Idempotent; nothing in a fork."""
+        if not self.home.is_here:
+            self._closed = True
+            return
         loop, thread = self._loop, self._thread
-        was_closed, self._closed = self._closed, True
-        if was_closed or loop is None or thread is None or not self.home.is_here:
+        with self._posting:
+            was_closed, self._closed = self._closed, True
+        if was_closed or loop is None or thread is None:
             return
         if threading.current_thread() is thread:
             raise InvalidArgumentError("close: expected to be called outside of the endpoint's own thread")
@@ -269,17 +274,17 @@ class Endpoint:
         return self._run_on_loop(lambda: count_connections(self._links, self._arena, self._refusals))
 
     def _run_on_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return self._begin_on_loop(make).result(_CLOSE_TIMEOUT_S)
+        return self.begin(make).result(_CLOSE_TIMEOUT_S)
 
-    def _begin_on_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Runs a coroutine, which is not made where the loop is over."""
-        loop = self.loop
-        coroutine = make()
-        try:
-            return asyncio.run_coroutine_threadsafe(coroutine, loop)
-        except RuntimeError as error:  # closed meanwhile
-            coroutine.close()
-            raise NotInitializedError(f"{self.peer.name} is not open") from error
+    def begin(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Runs a coroutine on the loop. From any thread.
+
+        Raises:
+            NotInitializedError: it is not open; then no coroutine is made.
+        """
+        with self._posting:  # or else the loop might end before it has heard of it
+            loop = self.loop
+            return asyncio.run_coroutine_threadsafe(make(), loop)
 
     # --- callees and callbacks ---------------------------------------------------------------------------------
 
@@ -417,14 +422,20 @@ class Endpoint:
 
         Raises (from the future):
             PeerLostError: it cannot be reached.
+            NotInitializedError: the endpoint was closed.
         """
 
         async def connected() -> Reached:
             deadline = asyncio.get_running_loop().time() + timeout_s
-            connection = await self._outgoing.connected(target, deadline, lambda: False, fail_fast=True)
+            try:
+                connection = await self._outgoing.connected(target, deadline, lambda: False, fail_fast=True)
+            except asyncio.CancelledError:
+                if self._closed:
+                    raise NotInitializedError(f"{self.peer.name} is not open") from None
+                raise
             return Reached(connection.query_stream, connection.peer, connection.take_lent)
 
-        return self._begin_on_loop(connected)
+        return self.begin(connected)
 
     def disconnect(self, stream: RpcStream, why: str) -> Future[None]:
         """Close the connection that queries go by; no ``connect`` gives it any more when the future is done."""
@@ -434,7 +445,7 @@ class Endpoint:
             if connection is not None:
                 connection.close(why)
 
-        return self._begin_on_loop(disconnected)
+        return self.begin(disconnected)
 
     # --- what connections ask for (on the loop's thread) -------------------------------------------------------
 
