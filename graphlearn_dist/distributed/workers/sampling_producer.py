@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -32,6 +32,7 @@ from ..dist_options import ProducerRequest
 from ..partitions.dataset_handle import CacheHandle, DatasetHandle
 from ..partitions.partition_peers import PartitionHolders
 from ..sampling.batches import most_together, rows_asked_of, tell_where_sampled
+from ..sampling.recent_rows import AskedRows
 from .batch_shelf import BatchShelf
 from .fork_server import hold_fork_server
 from .row_counts import RowCounts, SharedBatchCounts
@@ -100,9 +101,11 @@ class SamplingProducer:
         self._share = BatchShare(BatchIndices(0, 0))
         self._num_given = 0
         recent_bytes = None if request.recent_bytes is None else request.recent_bytes // request.num_workers
-        asked = None  # with copies there are fewer, as they come
-        if row_counts is None or not holders.some_are_asked:
-            asked = rows_asked_of(len(holders.addresses.keys() - holders.shared.keys()), dataset, config)
+        asked: Sequence[AskedRows] | None = ()
+        if holders.some_are_asked:
+            num_asked = len(holders.addresses.keys() - holders.shared.keys())
+            # With copies there are fewer, as they come.
+            asked = rows_asked_of(num_asked, dataset, config) if row_counts is None else None
         self._memory = WorkerMemory.divide(request.buffer_bytes // request.num_workers, recent_bytes, asked)
         self.together = most_together(
             dataset, sampler_input, config, self.plan, self._memory.region, request.batches_per_message,
