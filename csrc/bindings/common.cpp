@@ -151,6 +151,8 @@ void bind_common(py::module_& m) {
   m.def("cuda_build_version", &cuda_build_version);
   m.def("cuda_device_count", &cuda_device_count);
   m.def("cuda_can_access_peer", &cuda_can_access_peer, py::arg("device"), py::arg("peer"));
+  m.def("new_stream", &new_stream, py::arg("device"),
+        "The handle of a stream of the GPU that waits for no other and lives as long as the process.");
 }
 
 }  // namespace gld

@@ -1,6 +1,7 @@
 // What this build and this machine know of CUDA.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -24,6 +25,8 @@ bool open_to_gpu(const void* memory, size_t num_bytes, int device);
 // `device` is one that the process uses: a thread that names none would take memory on the first one of the machine.
 void pin_host_memory(void* memory, size_t num_bytes, bool read_only, int device);
 void unpin_host_memory(void* memory, int device);
+// The handle of a stream that waits for no other, not for the default one either, and lives as long as the process.
+uintptr_t new_stream(int device);
 // Pieces in the memories of GPUs, for one of them to read. Throws InvalidArgument, about device_group_list, where it
 // cannot read the memory of another, and CudaError where the driver refuses.
 std::unique_ptr<PieceMapper> make_gpu_mapper(int reader);

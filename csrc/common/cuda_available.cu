@@ -73,4 +73,11 @@ void unpin_host_memory(void* memory, int device) {
   }
 }
 
+uintptr_t new_stream(int device) {
+  const DeviceScope scope(device);
+  cudaStream_t made = nullptr;
+  check_cuda(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  return reinterpret_cast<uintptr_t>(made);
+}
+
 }  // namespace gld

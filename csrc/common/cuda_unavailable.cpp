@@ -22,6 +22,7 @@ bool cuda_can_access_peer(int, int) { return false; }
 bool open_to_gpu(const void*, size_t, int) { return false; }
 void pin_host_memory(void*, size_t, bool, int) { refuse(); }
 void unpin_host_memory(void*, int) {}
+uintptr_t new_stream(int) { refuse(); }
 std::unique_ptr<PieceMapper> make_gpu_mapper(int) { refuse(); }
 
 void launch_batch(const BatchShape&, const BatchLayout&, const BatchInput&, BatchMemory, CudaStream) { refuse(); }

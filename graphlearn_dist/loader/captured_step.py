@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..data.device.own_streams import OwnStream
 from ..data.device.stream_uses import capturing, wait_at_drop
 from ..errors import InvalidArgumentError
 from ..sampler.device.static_batches import ask, new_request
@@ -64,7 +65,7 @@ class CapturedStep(EpochLoader):
         self._warmup = warmup
         self._request = new_request(loader.config.seed, batches.device)
         on_gpu = batches.device.type == "cuda"
-        self._stream = torch.cuda.Stream(batches.device) if on_gpu else None  # type: ignore[no-untyped-call]
+        self._side = OwnStream(batches.device) if on_gpu else None
         self._replays = wait_at_drop(self, batches.device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._outputs: Any = None
@@ -72,13 +73,14 @@ class CapturedStep(EpochLoader):
     def __call__(self, epoch: int, index: int) -> Any:
         """What the step gives for one batch, without waiting for it."""
         ask(self._request, epoch, self._loader.batches.schedule.check_index(index))
-        if self._stream is None:
+        if self._side is None:
             return self._make()
         if self._warmup > 0:
             self._warmup -= 1
-            return self._make_on(self._stream)
+            return self._make_on(self._side.stream)
         if self._graph is None:
-            self._graph = self._capture(self._stream)
+            self._graph = self._capture(self._side.stream)
+            self._replays.keep(self._graph, self._loader.static_batches, self._request)  # not what may hold this object
         self._replays.note()
         self._graph.replay()
         return self._outputs

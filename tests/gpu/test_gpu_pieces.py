@@ -195,7 +195,7 @@ def test_a_process_for_each_gpu_reads_the_same_pieces() -> None:
 
 def test_gpus_that_cannot_read_each_other_are_refused() -> None:
     groups = [DeviceGroup(0, [torch.device("cuda", 0), torch.device("cuda", torch.cuda.device_count())])]
-    with pytest.raises(InvalidArgumentError, match="device_group_list: expected GPUs"):
+    with pytest.raises(InvalidArgumentError, match="device_group_list: expected a GPU that is there"):
         Dataset().init_graph(torch.tensor([[0], [1]]), graph_mode="CUDA", device=0, device_group_list=groups)
     for gpu in range(1, torch.cuda.device_count()):
         if not _C.cuda_can_access_peer(0, gpu):

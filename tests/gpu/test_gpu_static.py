@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch_geometric.nn import SAGEConv
 
+from graphlearn_dist.data.device.own_streams import OwnStream
 from graphlearn_dist.errors import BatchOverflowError
 from graphlearn_dist.loader import CapturedStep, NeighborLoader, StaticShapes
 from graphlearn_dist.loader.transform import padded_to_pyg
@@ -186,6 +188,41 @@ def test_batches_that_another_thread_reads_beside_captures() -> None:
         finally:
             ended.set()
         assert all(found == expected for found in passes.result())
+
+
+def test_what_a_step_drops_and_collects_while_it_is_captured() -> None:
+    """Other captured steps, and rows in page-locked memory, whose end waits for streams."""
+    busy_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    expected = [digest(batch) for batch in loader_on(None)]
+    for _ in range(3):
+        dropped: list[Any] = []
+        for cycle in (False, True):
+            steps = CapturedStep(loader_on(GPU), digest, warmup=1)
+            with torch.cuda.stream(busy_stream):
+                busy(0.05)
+                for index in range(3):
+                    steps(0, index)
+            dropped.append([steps])
+            if cycle:
+                dropped[-1].append(dropped[-1])
+        del steps
+
+        def step(batch: Any, dropped: list[Any] = dropped) -> torch.Tensor:
+            if torch.cuda.is_current_stream_capturing():
+                dropped.clear()
+                gc.collect()
+            return digest(batch)
+
+        made = [found.clone() for found in CapturedStep(loader_on(GPU), step, warmup=1)]
+        assert not dropped
+        assert torch.equal(torch.stack(made).cpu(), torch.stack(expected))
+
+
+def test_streams_are_none_of_those_that_torch_deals_out() -> None:
+    own = [OwnStream(GPU) for _ in range(40)]
+    handles = {one.stream.cuda_stream for one in own}
+    assert len(handles) == len(own)
+    assert not handles & {torch.cuda.Stream(GPU).cuda_stream for _ in range(40)}  # type: ignore[no-untyped-call]
 
 
 def test_captured_steps_hold_as_much_memory_after_many_batches() -> None:

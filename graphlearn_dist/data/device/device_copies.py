@@ -15,9 +15,12 @@ import torch
 
 from ... import _C
 from ...utils.device import device_number, get_available_device
-from .stream_uses import record_uses
+from .own_streams import OwnStream
+from .stream_uses import after_captures, record_uses
 
 T = TypeVar("T")
+
+_of_thread = threading.local()  # its stream, which is nobody else's while the thread lives
 
 
 @dataclass(frozen=True)
@@ -83,18 +86,18 @@ class DeviceCopies:
     def __init__(self, device: torch.device | str | None) -> None:
         self.device = None if device is None else get_available_device(device)
         self._stream: torch.cuda.Stream | None = None  # of copies
-        self._making: torch.cuda.Stream | None = None  # of what background threads have a GPU make
+        self._making: OwnStream | None = None  # of what background threads have a GPU make
         self._number = -1  # of the GPU
         if self.device is not None and self.device.type == "cuda":
             # With its number: the current GPU of background threads is another one.
             self._number = device_number(self.device)
             self.device = torch.device("cuda", self._number)
-            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-            self._making = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            self._copying, self._making = OwnStream(self.device), OwnStream(self.device)
+            self._stream = self._copying.stream
             if _C.cuda_is_built():
                 _C.lock_pool_pages(self._number)
         self._sources = HeldUntilDone()
-        weakref.finalize(self, self._sources.wait)
+        weakref.finalize(self, after_captures, self._sources.wait)
 
     def current(self) -> AbstractContextManager[Any]:
         """Makes the GPU the current one of a thread that makes batches for it, in a ``with`` block."""
@@ -110,10 +113,11 @@ class DeviceCopies:
         making = self._making
         if making is None:
             return begin
-        making.wait_stream(torch.cuda.current_stream(self.device))
+        making.stream.wait_stream(torch.cuda.current_stream(self.device))
 
         def enter(number: int) -> None:
-            torch.cuda.set_stream(making)
+            torch.cuda.set_stream(making.stream)
+            _of_thread.making = making
             if begin is not None:
                 begin(number)
 

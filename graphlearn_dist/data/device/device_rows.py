@@ -82,7 +82,9 @@ class DeviceRows:
         self._pinned = [self._readable(part) for part in parts]
         self.memories = [_memory_of(pinned) for pinned in self._pinned]
         read = [pinned.tensor for pinned in self._pinned if pinned.tensor.numel()]
-        self._uses = StreamUses(self, device, read if self._row_of_id is None else [*read, self._row_of_id])
+        self._uses = StreamUses(
+            self, device, read if self._row_of_id is None else [*read, self._row_of_id], keeping=self._pinned
+        )
         self._native = _C.DeviceRowStore(
             [pinned.tensor for pinned in self._pinned], device_number(device), self._row_of_id
         )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -26,27 +29,41 @@ class UsedMemory(Protocol):
         """Has torch give its memory to nobody before the stream has done what it was given until then."""
 
 
-# Torch takes every use of memory that it is told of while any thread captures a CUDA graph for one by that graph, and
-# forgets it when the capture ends. Memory that other threads were told to keep would be another batch's too early.
+# While a thread captures a CUDA graph, torch takes every use of memory that it is told of for one by that graph, and
+# forgets it when the capture ends: memory that other threads were told to keep would be another batch's too early. And
+# CUDA fails the capture when that thread waits for a stream, or anybody for the stream that is captured.
 _captures = threading.RLock()
 _num_captures = 0  # of the thread that has the lock, one in another
-_dropped: deque[tuple[Iterable[torch.cuda.Stream], Sequence[UsedMemory]]] = deque()  # of which torch is yet to be told
+_deferred: deque[Callable[[], object]] = deque()  # what is to be done when nobody captures
 
 
 @contextmanager
 def capturing() -> Iterator[None]:
-    """While a CUDA graph is captured: other threads hand out batches afterwards, and what is dropped stays so long."""
+    """While a CUDA graph is captured: other threads hand out batches afterwards, and what is dropped stays so long.
+
+    The garbage collector stays away: what it would find may own graphs and page-locked memory.
+    """
     global _num_captures
     try:
         with _captures:
             _num_captures += 1
+            collects = gc.isenabled()
+            gc.disable()
             try:
                 yield
             finally:
+                if collects:
+                    gc.enable()
                 _num_captures -= 1
-                _tell_of_dropped()
+                _do_deferred()
     finally:  # what was dropped since then, too
-        _tell_of_dropped()
+        _do_deferred()
+
+
+def after_captures(do: Callable[[], object]) -> None:
+    """Does what must not be done while a CUDA graph is captured: now, or when that is over, in whichever thread."""
+    _deferred.append(do)
+    _do_deferred()
 
 
 def record_uses(memory: Iterable[UsedMemory], stream: Any) -> None:
@@ -57,20 +74,17 @@ def record_uses(memory: Iterable[UsedMemory], stream: Any) -> None:
     with _captures:
         for tensor in memory:
             tensor.record_stream(stream)
-    _tell_of_dropped()
+    _do_deferred()
 
 
-def _tell_of_dropped() -> None:
-    """Tells torch of the uses of what was dropped; who has the lock does it on giving that back."""
-    while _dropped and _captures.acquire(blocking=False):
+def _do_deferred() -> None:
+    """Does what was put off; who has the lock does it on giving that back."""
+    while _deferred and _captures.acquire(blocking=False):
         try:
             if _num_captures > 0:
                 return
-            if _dropped:  # the garbage collector may have come between
-                streams, memory = _dropped.popleft()
-                for stream in streams:
-                    for tensor in memory:
-                        tensor.record_stream(stream)
+            if _deferred:  # the garbage collector may have come between
+                _deferred.popleft()()
         finally:
             _captures.release()
 
@@ -88,14 +102,17 @@ class StreamUses:
         owner: whose drop it is about; nothing that holds it may be among ``memory``.
         device: where the streams are. On the CPU device nothing is noted.
         memory: the tensors.
+        keeping: what keeps memory as the streams read it, such as locks of its pages.
     """
 
-    def __init__(self, owner: object, device: torch.device, memory: Iterable[UsedMemory] = ()) -> None:
+    def __init__(
+        self, owner: object, device: torch.device, memory: Iterable[UsedMemory] = (), keeping: Iterable[object] = ()
+    ) -> None:
         self._device = device
         self._streams: dict[int, torch.cuda.Stream] = {}  # by handle; single operations on a dict are atomic
         self._memory = list(memory)
-        # At exit all memory goes with the process.
-        weakref.finalize(owner, _leave, self._streams, self._memory).atexit = False
+        self._keeping = list(keeping)
+        weakref.finalize(owner, after_captures, partial(_leave, self._streams, self._memory, self._keeping))
 
     def note(self) -> int:
         """Notes the caller's current stream, which uses the memory from now on; gives its handle, 0 on the host."""
@@ -110,6 +127,13 @@ class StreamUses:
         """Takes more tensors, which streams that were noted may use as well."""
         self._memory.extend(memory)
 
+    def keep(self, *keeping: object) -> None:
+        """Takes more of what keeps memory."""
+        self._keeping.extend(keeping)
+
+
+_exiting = threading.Event()  # all memory goes with the process, and nobody waits
+atexit.register(_exiting.set)
 
 # Where memory of other processes lay; what torch puts there later is waited for, which takes time and does no harm.
 _received: set[int] = set()
@@ -120,14 +144,15 @@ def note_received(tensor: UsedMemory) -> None:
     _received.add(tensor.untyped_storage().data_ptr())
 
 
-def _leave(streams: Mapping[int, torch.cuda.Stream], memory: Sequence[UsedMemory]) -> None:
-    if not all(tensor.is_cuda and tensor.untyped_storage().data_ptr() not in _received for tensor in memory):
-        for stream in streams.values():
+def _leave(streams: Mapping[int, torch.cuda.Stream], memory: Sequence[UsedMemory], keeping: list[object]) -> None:
+    is_told = all(tensor.is_cuda and tensor.untyped_storage().data_ptr() not in _received for tensor in memory)
+    for stream in [] if _exiting.is_set() else list(streams.values()):
+        if not is_told:
             stream.synchronize()
-        return
-    # The garbage collector may be who drops it, in a thread that must not wait for one that captures.
-    _dropped.append(([*streams.values()], memory))
-    _tell_of_dropped()
+            continue
+        for tensor in memory:
+            tensor.record_stream(stream)
+    keeping.clear()
 
 
 def wait_at_drop(owner: object, device: torch.device) -> StreamUses:

@@ -58,7 +58,7 @@ class DeviceGraph:
         self._earliest_nodes = [
             None if times is None or times.numel() == 0 else earliest(times) for times in self._node_times
         ]
-        self._uses = StreamUses(self, device, memory_of(topologies))
+        self._uses = StreamUses(self, device, memory_of(topologies), keeping=topologies)
         self._negatives = DeviceNegatives(self._graphs, plan.schema, self._node_times, device, self._uses)
         self._lock = threading.Lock()
         self._plans: dict[tuple[tuple[int, int, bool], ...], _C.DeviceBatchPlan] = {}

@@ -144,7 +144,8 @@ class DeviceStaticBatches:
         self._failure = torch.full((3,), _NO_FAILURE, dtype=torch.int64, device=device)
         self._hops = _HopCounters(self._native, device)
         given = (self._inputs, self._input_id, self._times, self._failure, *self._hops.memory)
-        self._uses = StreamUses(self, device, [*memory_of(topologies), *(one for one in given if one is not None)])
+        read = [*memory_of(topologies), *(one for one in given if one is not None)]
+        self._uses = StreamUses(self, device, read, keeping=topologies)
 
     def sample(self, request: torch.Tensor) -> PaddedBatch:
         """See ``StaticBatches``."""

@@ -3,7 +3,10 @@ has real ones. And copies of rows on a GPU that follow changes of the rows."""
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
+from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +14,14 @@ from typing import Any
 import pytest
 import torch
 
+from graphlearn_dist import _C
 from graphlearn_dist.data import Feature, feature
-from graphlearn_dist.data.device import stream_uses
+from graphlearn_dist.data.device import own_streams, stream_uses
 from graphlearn_dist.data.device.device_cache import DeviceCache
+from graphlearn_dist.data.device.device_copies import DeviceCopies
 from graphlearn_dist.data.device.device_rows import DeviceRows, FollowedCopy
-from graphlearn_dist.data.device.stream_uses import StreamUses, capturing, record_uses, wait_at_drop
+from graphlearn_dist.data.device.own_streams import OwnStream
+from graphlearn_dist.data.device.stream_uses import StreamUses, after_captures, capturing, record_uses, wait_at_drop
 from graphlearn_dist.data.handles import GpuHandle
 from graphlearn_dist.sampler import SamplingType
 from graphlearn_dist.sampler.batch_maker import BatchMaker
@@ -130,6 +136,71 @@ def test_what_is_dropped_by_whoever_captures_stays_until_the_capture_has_ended(c
     assert held.streams == batch.streams == [current.stream]
 
 
+def test_whoever_captures_waits_for_no_stream(current: SimpleNamespace) -> None:
+    """CUDA would fail the capture. Pages stay locked until the stream that reads them is done."""
+    owner, locked = Owner(), Owner()
+    alive = weakref.ref(locked)
+    uses = StreamUses(owner, GPU, [Memory(is_cuda=False)], keeping=[locked])
+    uses.note()
+    del locked, uses
+    copies, waits = Owner(), [0]
+    weakref.finalize(copies, after_captures, lambda: waits.append(1))
+    with capturing():
+        del owner, copies
+        assert current.stream.num_waits == 0
+        assert waits == [0]
+        assert alive() is not None
+    assert current.stream.num_waits == 1
+    assert waits == [0, 1]
+    assert alive() is None
+
+
+def test_copies_of_batches_are_not_waited_for_in_a_capture() -> None:
+    copies = DeviceCopies(None)
+    done = SimpleNamespace(query=lambda: False, synchronize=lambda: waits.append(capturing_now[0]))
+    waits: list[bool] = []
+    capturing_now = [True]
+    copies._sources.hold("memory", done)
+    with capturing():
+        del copies
+        assert waits == []
+        capturing_now[0] = False
+    assert waits == [False]
+
+
+def test_nobody_collects_garbage_while_a_graph_is_captured() -> None:
+    assert gc.isenabled()
+    with capturing():
+        with capturing():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with capturing():
+            pass
+        assert not gc.isenabled()  # as whoever captures had it
+    finally:
+        gc.enable()
+
+
+def test_streams_are_nobody_elses_while_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch deals out 32, in turn."""
+    numbers = iter(range(1, 100))
+    monkeypatch.setattr(own_streams, "_free", defaultdict(deque))
+    monkeypatch.setattr(_C, "cuda_is_built", lambda: True)
+    monkeypatch.setattr(_C, "new_stream", lambda number: 1000 * number + next(numbers))
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda handle, device: Stream(handle))
+    one, other = torch.device("cuda", 1), torch.device("cuda", 2)
+    streams = [OwnStream(one) for _ in range(40)]
+    handles = {own.stream.cuda_stream for own in streams}
+    assert handles == {1000 + number for number in range(1, 41)}
+    assert OwnStream(other).stream.cuda_stream == 2041
+    dropped = streams.pop().stream.cuda_stream
+    assert OwnStream(one).stream.cuda_stream == dropped
+    assert OwnStream(one).stream.cuda_stream == dropped  # given back once more
+
+
 def test_page_locked_memory_is_waited_for(current: SimpleNamespace) -> None:
     owner = Owner()
     StreamUses(owner, GPU, [Memory(), Memory(is_cuda=False)]).note()
@@ -139,6 +210,19 @@ def test_page_locked_memory_is_waited_for(current: SimpleNamespace) -> None:
     wait_at_drop(other, GPU).note()
     del other
     assert current.stream.num_waits == 2
+
+
+def test_at_exit_nobody_waits(current: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All memory goes with the process; what is kept goes when whoever uses it goes."""
+    owner, kept = Owner(), Owner()
+    alive = weakref.ref(kept)
+    wait_at_drop(owner, GPU).note()
+    StreamUses(owner, GPU, [Memory(is_cuda=False)], keeping=[kept]).note()
+    del kept
+    monkeypatch.setattr(stream_uses, "_exiting", SimpleNamespace(is_set=lambda: True))
+    del owner
+    assert current.stream.num_waits == 0
+    assert alive() is None
 
 
 def test_nobody_waits_for_what_was_not_used(current: SimpleNamespace) -> None:
@@ -161,10 +245,10 @@ class Noted:
         self.count: dict[str, int] = {}
         make, note, add = StreamUses.__init__, StreamUses.note, StreamUses.add
 
-        def made(uses: Any, owner: object, device: torch.device, memory: Any = ()) -> None:
+        def made(uses: Any, owner: object, device: torch.device, memory: Any = (), keeping: Any = ()) -> None:
             uses.owner = type(owner).__name__
             self.memory.setdefault(uses.owner, []).extend(memory := list(memory))
-            make(uses, owner, device, memory)
+            make(uses, owner, device, memory, keeping)
 
         def noted(uses: Any) -> int:
             self.count[uses.owner] = self.count.get(uses.owner, 0) + 1

@@ -1,0 +1,41 @@
+"""Streams of GPUs that belong to whoever asked for them.
+
+Torch deals out 32 streams a GPU, one after the other: the 33rd that a program asks for is its first once more. What one
+thread gives a stream would be part of the CUDA graph that another one captures on it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict, deque
+
+import torch
+
+from ... import _C
+from ...utils.device import device_number
+
+_free: defaultdict[int, deque[int]] = defaultdict(deque)  # by GPU, handles; the garbage collector gives them back
+
+
+class OwnStream:
+    """A stream that nobody else is given while this object lives; one of torch's in builds without CUDA.
+
+    Args:
+        device: the GPU.
+
+    Attributes:
+        stream: torch's object for it. No weak reference may be made to that: it dies without a word to those.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        if not _C.cuda_is_built():  # so that nothing is sampled or captured there
+            self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            return
+        number = device_number(device)
+        free = _free[number]
+        try:
+            handle = free.popleft()
+        except IndexError:
+            handle = _C.new_stream(number)
+        self.stream = torch.cuda.ExternalStream(handle, device)  # type: ignore[no-untyped-call]
+        weakref.finalize(self, free.append, handle).atexit = False
