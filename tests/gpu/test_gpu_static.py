@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import gc
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +28,8 @@ from tests.support.profiles import events_within, waits_in
 from tests.support.static_batches import assert_same_data, batches_of_kernels, loader_for
 
 pytestmark = needs_gpu
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 120.0  # only ever reached by a hang
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -223,6 +228,42 @@ def test_streams_are_none_of_those_that_torch_deals_out() -> None:
     handles = {one.stream.cuda_stream for one in own}
     assert len(handles) == len(own)
     assert not handles & {torch.cuda.Stream(GPU).cuda_stream for _ in range(40)}  # type: ignore[no-untyped-call]
+
+
+PROGRAM = """
+import sys
+import torch
+from graphlearn_dist.loader import CapturedStep
+from tests.gpu.test_gpu_static import GPU, digest, loader_on
+
+def epoch():
+    found = [CapturedStep(loader_on(GPU), digest, warmup=1)]
+    found.append(found)
+    list(found[0])
+    return found
+
+if "kept" in sys.argv:
+    loader, steps = loader_on(GPU, shapes=False, prefetch=2), epoch()
+    batches = iter(loader)
+    batch = next(batches)
+else:
+    epoch()
+print("done")
+"""
+
+
+@pytest.mark.parametrize("argument", ["kept", "dropped"])
+def test_programs_end(argument: str) -> None:
+    """With captured steps and batches ahead that are still there, and with such as the garbage collector finds then."""
+    ended = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", PROGRAM, argument],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
 
 
 def test_captured_steps_hold_as_much_memory_after_many_batches() -> None:
