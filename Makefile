@@ -43,7 +43,7 @@ TORCH_INDEX ?= $(if $(shell nvidia-smi -L 2>/dev/null),,$(shell $(CAN_REACH) && 
 PIP_INSTALL = $(PY) -m pip install --disable-pip-version-check -qq -c constraints.txt $(TORCH_INDEX)
 
 CORE_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
-CLANG_SOURCES := $(CORE_SOURCES) $(shell find tests/csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
+CLANG_SOURCES := $(CORE_SOURCES) $(shell find tests/csrc benchmarks -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
 STAMPS := $(VENV)/stamps
 TOOLS := $(STAMPS)/tools

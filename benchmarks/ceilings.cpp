@@ -48,15 +48,32 @@ uint64_t read_64_bytes(const char* data, const int64_t* places, int64_t count) {
 // Copies `count` rows of `width` bytes to out, with prefetches `ahead` rows ahead. Returns false for other widths.
 bool copy_rows(const char* data, const int64_t* rows, int64_t count, int64_t width, int64_t ahead, char* out) {
   switch (width) {
-    case 64: copy_fixed<64>(data, rows, count, ahead, out); return true;
-    case 128: copy_fixed<128>(data, rows, count, ahead, out); return true;
-    case 256: copy_fixed<256>(data, rows, count, ahead, out); return true;
-    case 400: copy_fixed<400>(data, rows, count, ahead, out); return true;
-    case 512: copy_fixed<512>(data, rows, count, ahead, out); return true;
-    case 1024: copy_fixed<1024>(data, rows, count, ahead, out); return true;
-    case 2048: copy_fixed<2048>(data, rows, count, ahead, out); return true;
-    case 4096: copy_fixed<4096>(data, rows, count, ahead, out); return true;
-    default: return false;
+    case 64:
+      copy_fixed<64>(data, rows, count, ahead, out);
+      return true;
+    case 128:
+      copy_fixed<128>(data, rows, count, ahead, out);
+      return true;
+    case 256:
+      copy_fixed<256>(data, rows, count, ahead, out);
+      return true;
+    case 400:
+      copy_fixed<400>(data, rows, count, ahead, out);
+      return true;
+    case 512:
+      copy_fixed<512>(data, rows, count, ahead, out);
+      return true;
+    case 1024:
+      copy_fixed<1024>(data, rows, count, ahead, out);
+      return true;
+    case 2048:
+      copy_fixed<2048>(data, rows, count, ahead, out);
+      return true;
+    case 4096:
+      copy_fixed<4096>(data, rows, count, ahead, out);
+      return true;
+    default:
+      return false;
   }
 }
 }

@@ -21,7 +21,7 @@ from ..sampler.base import SamplerInput, SamplingConfig
 from ..sampler.epochs.fingerprint import Settings, config_settings
 from ..sampler.epochs.locality import warn_of_locality
 from ..sampler.epochs.schedule import BatchIndices
-from ..telemetry import DeviceCacheCounts, MadeStats
+from ..telemetry import DeviceCacheCounts, MadeStats, Metric
 from ..utils.device import can_pin, parse_device
 from ..utils.system.lifetime import threads
 from ..utils.values import check_callable
@@ -175,6 +175,12 @@ class DistLoader(EpochLoader):
         None where it keeps none; of those that servers keep, ``DistServer.get_row_cache_stats`` tells.
         """
         return self._producer.row_cache_stats
+
+    def metrics(self) -> Iterator[Metric]:
+        """See ``telemetry.MetricSource``."""
+        yield from super().metrics()
+        if not self._closed and (copies := self.row_cache_stats()) is not None:
+            yield from copies.metrics({"loader": self._label})
 
     @property
     def _num_ready(self) -> int | None:

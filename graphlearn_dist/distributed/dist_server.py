@@ -235,11 +235,7 @@ class DistServer:
         yield from self._service.metrics()
         yield Metric("batch_memory_bytes", "Memory for batches.", self._budget.total_bytes)
         yield Metric("batch_memory_used_bytes", "What of it loaders have.", self._budget.used_bytes)
-        copies = self._row_cache.stats()
-        yield Metric("row_cache_bytes", "Copies of other partitions' rows.", copies.nbytes)
-        yield Metric("row_cache_hits_total", "Looked-up rows of others that were copied.", copies.hits)
-        yield Metric("row_cache_misses_total", "Looked-up rows of others that were asked for.", copies.misses)
-        yield Metric("row_cache_saved_bytes_total", "Bytes that others did not have to send.", copies.bytes_saved)
+        yield from self._row_cache.stats().metrics({})
 
     # --- producers ---------------------------------------------------------------------------------------------
 

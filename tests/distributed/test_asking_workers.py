@@ -225,6 +225,13 @@ def test_copies_of_rows(half: Any, local: NeighborLoader, kind: Any) -> None:
         assert after.hits > before.hits
         assert after.misses == before.misses
         assert after.bytes_saved - before.bytes_saved == (after.hits - before.hits) * ROW_BYTES
+        told = {metric.name: metric.value for metric in loader.metrics() if metric.name.startswith("row_cache")}
+        assert told == {
+            "row_cache_bytes": after.nbytes,
+            "row_cache_hits_total": after.hits,
+            "row_cache_misses_total": after.misses,
+            "row_cache_saved_bytes_total": after.bytes_saved,
+        }
         if kind is CollocatedDistSamplingWorkerOptions:  # the others ask by themselves
             assert get_endpoint().stats().requests_sent - sent == NUM_BATCHES // 2  # for hops alone
 
@@ -241,6 +248,13 @@ def test_copies_of_the_likeliest_rows(half: Any, local: NeighborLoader, kind: An
         stats = wait_for_copies(loader)
         assert stats.hits > 0
         assert stats.misses > 0
+
+
+def test_no_room_for_a_row_is_told(half: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with open_loader(half, row_cache="7") as loader:
+        assert wait_for_copies(loader).rows == 0
+    (told,) = [record.getMessage() for record in caplog.records if "row_cache" in record.getMessage()]
+    assert told == f"row_cache: expected at least the {8 + ROW_BYTES} bytes of a row, got 7: there are no copies"
 
 
 def test_a_loader_that_ends_while_copies_come(half: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from ...errors import GraphLearnError, InvalidArgumentError, ProtocolError
 from ...partition import CachedRows, OwnedEdgesBook, PartitionBook
 from ...rpc import Endpoint
 from ...rpc.engine.threads import WorkerThreads, post
+from ...telemetry import Metric
 from ...utils.message_types import register_message
 from ...utils.units import parse_size
 from ..dist_dataset import DistDataset
@@ -74,6 +75,13 @@ class RowCacheStats:
     misses: int = 0
     bytes_saved: int = 0
     is_filling: bool = False
+
+    def metrics(self, labels: Mapping[str, str]) -> Iterator[Metric]:
+        """The same for a monitoring system."""
+        yield Metric("row_cache_bytes", "Copies of other partitions' rows.", self.nbytes, labels)
+        yield Metric("row_cache_hits_total", "Looked-up rows of others that were copied.", self.hits, labels)
+        yield Metric("row_cache_misses_total", "Looked-up rows of others that were asked for.", self.misses, labels)
+        yield Metric("row_cache_saved_bytes_total", "Bytes that others did not have to send.", self.bytes_saved, labels)
 
 
 @dataclass(frozen=True)
@@ -326,6 +334,14 @@ class HostRowCache:
         if not asked:
             return {}
         groups = store_groups(self._dataset)
+        smallest = min((group.item_bytes for group in groups), default=0)
+        if self.budget_bytes < smallest:
+            _logger.warning(
+                "row_cache: expected at least the %d bytes of a row, got %d: there are no copies",
+                smallest,
+                self.budget_bytes,
+            )
+            return {}
         with_edges = sorted({group.type_index for group in groups if group.kind == "edge"})
         chances = estimate_chances(self._dataset, announced, with_edges, asker)
         chosen = choose_rows(self._dataset, groups, chances, asked, self.budget_bytes)
