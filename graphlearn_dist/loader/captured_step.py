@@ -79,7 +79,7 @@ class CapturedStep(EpochLoader):
             self._warmup -= 1
             return self._make_on(self._side.stream)
         if self._graph is None:
-            self._graph = self._capture(self._side.stream)
+            self._graph = self._capture(self._side)
             self._replays.keep(self._graph, self._loader.static_batches, self._request)  # not what may hold this object
         self._replays.note()
         self._graph.replay()
@@ -104,11 +104,18 @@ class CapturedStep(EpochLoader):
         caller.wait_stream(stream)
         return outputs
 
-    def _capture(self, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        # Other threads, such as those of another loader, may take memory of the device meanwhile.
-        with capturing(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            self._outputs = self._make()
+    def _capture(self, side: OwnStream) -> torch.cuda.CUDAGraph:
+        graph, device = torch.cuda.CUDAGraph(), side.stream.device
+        try:
+            # Torch leaves the stream of a capture that fails the current one.
+            with torch.cuda.stream(torch.cuda.current_stream(device)), capturing():
+                # Other threads, such as those of another loader, may take memory of the device meanwhile.
+                with torch.cuda.graph(graph, stream=side.stream, capture_error_mode="thread_local"):
+                    self._outputs = self._make()
+        except BaseException:
+            side.give_up()
+            self._side = OwnStream(device)
+            raise
         return graph
 
     @property

@@ -37,5 +37,10 @@ class OwnStream:
             handle = free.popleft()
         except IndexError:
             handle = _C.new_stream(number)
+        self._giving_back = weakref.finalize(self, free.append, handle)
+        self._giving_back.atexit = False
         self.stream = torch.cuda.ExternalStream(handle, device)  # type: ignore[no-untyped-call]
-        weakref.finalize(self, free.append, handle).atexit = False
+
+    def give_up(self) -> None:
+        """Nobody is given the stream any more, of which is not known what state it is in."""
+        self._giving_back.detach()

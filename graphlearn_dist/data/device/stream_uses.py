@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import atexit
 import gc
+import logging
+import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +16,8 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
+
+logger = logging.getLogger(__name__)
 
 
 class UsedMemory(Protocol):
@@ -31,10 +36,41 @@ class UsedMemory(Protocol):
 
 # While a thread captures a CUDA graph, torch takes every use of memory that it is told of for one by that graph, and
 # forgets it when the capture ends: memory that other threads were told to keep would be another batch's too early. And
-# CUDA fails the capture when that thread waits for a stream, or anybody for the stream that is captured.
-_captures = threading.RLock()
-_num_captures = 0  # of the thread that has the lock, one in another
+# CUDA fails the capture when that thread waits for a stream, anybody for the stream that is captured, or for the GPU.
+# So captures exclude all of that, which excludes nothing but captures: one wait may be for what another thread will do.
+#
+# Finalizers come here from the garbage collector, at any moment: they take no lock and wait for nobody. Each side notes
+# what it does before it looks at the other, so that one of them sees the other; whoever ends something looks whether
+# anything was put off meanwhile. Captures are rare: who waits for one, or to begin one, looks again now and then.
+class _Captures:
+    """Who captures, and who does what captures exclude."""
+
+    def __init__(self) -> None:
+        self.begin = threading.Lock()  # of captures alone
+        self.capturer: int | None = None  # a thread
+        self.depth = 0  # of its captures
+        self.turned_off_gc = False
+        self.others: set[tuple[int, object]] = set()  # thread and token; single operations on a set are atomic
+
+    def has_begun(self, thread: int) -> bool:
+        """Whether a thread captures from now on: not while another one does, or does what that excludes."""
+        with self.begin:
+            if self.capturer not in (None, thread):
+                return False
+            self.capturer = thread
+            if all(of == thread for of, _ in list(self.others)):
+                self.depth += 1
+                return True
+            if self.depth == 0:
+                self.capturer = None
+            return False
+
+
+_LOOK_AGAIN_S = 0.001
+_captures = _Captures()
 _deferred: deque[Callable[[], object]] = deque()  # what is to be done when nobody captures
+_of_thread = threading.local()  # ``doing``: it does what was put off
+_kept_for_ever: list[object] = []  # what nobody knows the end of
 
 
 @contextmanager
@@ -43,25 +79,54 @@ def capturing() -> Iterator[None]:
 
     The garbage collector stays away: what it would find may own graphs and page-locked memory.
     """
-    global _num_captures
+    captures, thread = _captures, threading.get_ident()
+    depth = captures.depth if captures.capturer == thread else 0
     try:
-        with _captures:
-            _num_captures += 1
-            collects = gc.isenabled()
+        while not captures.has_begun(thread):
+            _do_deferred()
+            time.sleep(_LOOK_AGAIN_S)
+        if captures.depth == 1 and gc.isenabled():
+            captures.turned_off_gc = True
             gc.disable()
-            try:
-                yield
-            finally:
-                if collects:
-                    gc.enable()
-                _num_captures -= 1
-                _do_deferred()
-    finally:  # what was dropped since then, too
+        yield
+    finally:
+        # No call comes before the end is noted: an interrupt of the user would be raised there.
+        turns_on = False
+        if captures.capturer == thread:
+            captures.depth = depth
+            if depth == 0:
+                turns_on = captures.turned_off_gc
+                captures.turned_off_gc = False
+                captures.capturer = None
+        try:
+            if turns_on:
+                gc.enable()
+        finally:
+            _do_deferred()
+
+
+@contextmanager
+def between_captures() -> Iterator[None]:
+    """Has no other thread capture a CUDA graph meanwhile; waits while one does. Whoever captures may be here, too."""
+    captures, thread = _captures, threading.get_ident()
+    token = thread, object()
+    try:
+        captures.others.add(token)
+        while captures.capturer not in (None, thread):
+            captures.others.discard(token)
+            time.sleep(_LOOK_AGAIN_S)
+            captures.others.add(token)
+        yield
+    finally:
+        captures.others.discard(token)
         _do_deferred()
 
 
 def after_captures(do: Callable[[], object]) -> None:
-    """Does what must not be done while a CUDA graph is captured: now, or when that is over, in whichever thread."""
+    """Does what must not be done while a CUDA graph is captured: now, or when that is over, in whichever thread.
+
+    What it raises is logged: nobody waits for it.
+    """
     _deferred.append(do)
     _do_deferred()
 
@@ -71,22 +136,54 @@ def record_uses(memory: Iterable[UsedMemory], stream: Any) -> None:
 
     Waits while another thread is ``capturing``.
     """
-    with _captures:
+    with between_captures():
         for tensor in memory:
             tensor.record_stream(stream)
-    _do_deferred()
 
 
 def _do_deferred() -> None:
-    """Does what was put off; who has the lock does it on giving that back."""
-    while _deferred and _captures.acquire(blocking=False):
+    """Does what was put off, unless somebody captures, who does it then."""
+    if getattr(_of_thread, "doing", False):  # what is dropped by it comes next
+        return
+    _of_thread.doing = True
+    try:
+        while _deferred and _do_one():
+            pass
+    finally:
+        _of_thread.doing = False
+
+
+def _do_one() -> bool:
+    """Does the first, and whether nobody captured."""
+    captures, token = _captures, (threading.get_ident(), object())
+    try:
+        captures.others.add(token)
+        if captures.capturer is not None:
+            return False
         try:
-            if _num_captures > 0:
-                return
-            if _deferred:  # the garbage collector may have come between
-                _deferred.popleft()()
-        finally:
-            _captures.release()
+            do = _deferred.popleft()
+        except IndexError:  # another thread does it
+            return True
+        do()
+    except Exception:
+        logger.exception("what was put off until no CUDA graph is captured has failed")
+    finally:
+        captures.others.discard(token)
+    return True
+
+
+def _forget_parent() -> None:
+    """In a fork: threads of the parent are not here, and its memory of GPUs is none of this process's business."""
+    global _captures
+    _kept_for_ever.extend(_deferred)
+    _deferred.clear()
+    _of_thread.doing = False
+    if _captures.turned_off_gc:
+        gc.enable()
+    _captures = _Captures()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 class StreamUses:
@@ -133,6 +230,7 @@ class StreamUses:
 
 
 _exiting = threading.Event()  # all memory goes with the process, and nobody waits
+weakref.finalize(_exiting, bool)  # finalizers have been given their turn at exit, so that this one comes before it:
 atexit.register(_exiting.set)
 
 # Where memory of other processes lay; what torch puts there later is waited for, which takes time and does no harm.
@@ -146,13 +244,19 @@ def note_received(tensor: UsedMemory) -> None:
 
 def _leave(streams: Mapping[int, torch.cuda.Stream], memory: Sequence[UsedMemory], keeping: list[object]) -> None:
     is_told = all(tensor.is_cuda and tensor.untyped_storage().data_ptr() not in _received for tensor in memory)
-    for stream in [] if _exiting.is_set() else list(streams.values()):
-        if not is_told:
-            stream.synchronize()
-            continue
-        for tensor in memory:
-            tensor.record_stream(stream)
-    keeping.clear()
+    is_done = False
+    try:
+        for stream in [] if _exiting.is_set() else list(streams.values()):
+            if not is_told:
+                stream.synchronize()
+                continue
+            for tensor in memory:
+                tensor.record_stream(stream)
+        is_done = True
+    finally:
+        if not is_done:  # a stream may still read it
+            _kept_for_ever.append((memory, [*keeping]))
+        keeping.clear()
 
 
 def wait_at_drop(owner: object, device: torch.device) -> StreamUses:

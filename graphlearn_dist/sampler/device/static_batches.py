@@ -16,7 +16,7 @@ from ... import _C
 from ...data.columns import EDGE_COLUMN, NODE_COLUMN, columns_among
 from ...data.dataset import Dataset
 from ...data.device.device_topology import DeviceTopology
-from ...data.device.stream_uses import StreamUses
+from ...data.device.stream_uses import StreamUses, between_captures
 from ...data.feature import Feature
 from ...data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL, store_name
 from ...errors import InvalidArgumentError
@@ -175,7 +175,8 @@ class DeviceStaticBatches:
     def check(self) -> None:
         """See ``StaticBatches``."""
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # batches may be under way on any stream
+            with between_captures():  # who waits for all of a GPU would fail them
+                torch.cuda.synchronize(self.device)  # batches may be under way on any stream
         status, epoch, index = self._failure.tolist()
         if status == _NO_FAILURE:
             return

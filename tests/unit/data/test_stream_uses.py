@@ -3,25 +3,18 @@ has real ones. And copies of rows on a GPU that follow changes of the rows."""
 
 from __future__ import annotations
 
-import gc
-import threading
 import weakref
-from collections import defaultdict, deque
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from graphlearn_dist import _C
 from graphlearn_dist.data import Feature, feature
-from graphlearn_dist.data.device import own_streams, stream_uses
+from graphlearn_dist.data.device import stream_uses
 from graphlearn_dist.data.device.device_cache import DeviceCache
-from graphlearn_dist.data.device.device_copies import DeviceCopies
 from graphlearn_dist.data.device.device_rows import DeviceRows, FollowedCopy
-from graphlearn_dist.data.device.own_streams import OwnStream
-from graphlearn_dist.data.device.stream_uses import StreamUses, after_captures, capturing, record_uses, wait_at_drop
+from graphlearn_dist.data.device.stream_uses import StreamUses, wait_at_drop
 from graphlearn_dist.data.handles import GpuHandle
 from graphlearn_dist.sampler import SamplingType
 from graphlearn_dist.sampler.batch_maker import BatchMaker
@@ -31,48 +24,13 @@ from graphlearn_dist.utils.coroutines import run_local
 from tests.support.device_batches import HOST, config_for, link_graph, links_for, on_device, sample, seeds_for
 from tests.support.graphs import make_dataset
 from tests.support.static_batches import batches_of_kernels, loader_for
-
-GPU = torch.device("cuda", 0)
-DEADLINE_S = 60.0  # only ever reached by a hang
-
-
-class Stream:
-    """A stream that counts who waited for it."""
-
-    def __init__(self, handle: int) -> None:
-        self.cuda_stream = handle
-        self.num_waits = 0
-
-    def synchronize(self) -> None:
-        self.num_waits += 1
-
-
-class Memory:
-    """A tensor that notes which streams it was told of."""
-
-    def __init__(self, *, is_cuda: bool = True) -> None:
-        self.is_cuda = is_cuda
-        self._storage = torch.empty(1).untyped_storage()
-        self.streams: list[Any] = []
-
-    def untyped_storage(self) -> torch.UntypedStorage:
-        return self._storage
-
-    def record_stream(self, stream: Any) -> None:
-        self.streams.append(stream)
-
-
-class Owner:
-    """Whoever holds memory."""
+from tests.support.streams import GPU, Memory, Owner, Stream, replace_current
 
 
 @pytest.fixture
 def current(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The current stream, to be changed."""
-    found = SimpleNamespace(stream=Stream(7))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: found.stream)
-    monkeypatch.setattr(stream_uses, "_received", set())  # by address, which memory of a later test may have again
-    return found
+    return replace_current(monkeypatch)
 
 
 def test_torch_keeps_the_memory_of_a_gpu_until_the_streams_are_done(current: SimpleNamespace) -> None:
@@ -96,109 +54,6 @@ def test_memory_of_another_process_is_waited_for(current: SimpleNamespace) -> No
     del owner
     assert current.stream.num_waits == 1
     assert not received.streams
-
-
-def test_uses_are_told_after_a_capture(current: SimpleNamespace) -> None:
-    """Torch forgets what it is told while any thread captures."""
-    memory, held, began, ended = Memory(), Memory(), threading.Event(), threading.Event()
-
-    def capture() -> list[Any]:
-        with capturing():
-            began.set()
-            assert ended.wait(DEADLINE_S)
-            return list(memory.streams)
-
-    with ThreadPoolExecutor(2) as threads:
-        captured = threads.submit(capture)
-        try:
-            assert began.wait(DEADLINE_S)
-            owner = Owner()
-            StreamUses(owner, GPU, [held]).note()
-            del owner  # the garbage collector may do that, and waits for no capture
-            told_of_dropped = list(held.streams)
-            told = threads.submit(record_uses, [memory], current.stream)
-        finally:
-            ended.set()
-        assert captured.result(DEADLINE_S) == told_of_dropped == []
-        told.result(DEADLINE_S)
-    assert memory.streams == held.streams == [current.stream]
-    assert current.stream.num_waits == 0
-
-
-def test_what_is_dropped_by_whoever_captures_stays_until_the_capture_has_ended(current: SimpleNamespace) -> None:
-    owner, held, batch = Owner(), Memory(), Memory()
-    StreamUses(owner, GPU, [held]).note()
-    with capturing():
-        del owner
-        with capturing():
-            record_uses([batch], current.stream)  # whoever captures may hand out batches
-        assert not held.streams
-    assert held.streams == batch.streams == [current.stream]
-
-
-def test_whoever_captures_waits_for_no_stream(current: SimpleNamespace) -> None:
-    """CUDA would fail the capture. Pages stay locked until the stream that reads them is done."""
-    owner, locked = Owner(), Owner()
-    alive = weakref.ref(locked)
-    uses = StreamUses(owner, GPU, [Memory(is_cuda=False)], keeping=[locked])
-    uses.note()
-    del locked, uses
-    copies, waits = Owner(), [0]
-    weakref.finalize(copies, after_captures, lambda: waits.append(1))
-    with capturing():
-        del owner, copies
-        assert current.stream.num_waits == 0
-        assert waits == [0]
-        assert alive() is not None
-    assert current.stream.num_waits == 1
-    assert waits == [0, 1]
-    assert alive() is None
-
-
-def test_copies_of_batches_are_not_waited_for_in_a_capture() -> None:
-    copies = DeviceCopies(None)
-    done = SimpleNamespace(query=lambda: False, synchronize=lambda: waits.append(capturing_now[0]))
-    waits: list[bool] = []
-    capturing_now = [True]
-    copies._sources.hold("memory", done)
-    with capturing():
-        del copies
-        assert waits == []
-        capturing_now[0] = False
-    assert waits == [False]
-
-
-def test_nobody_collects_garbage_while_a_graph_is_captured() -> None:
-    assert gc.isenabled()
-    with capturing():
-        with capturing():
-            assert not gc.isenabled()
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        with capturing():
-            pass
-        assert not gc.isenabled()  # as whoever captures had it
-    finally:
-        gc.enable()
-
-
-def test_streams_are_nobody_elses_while_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch deals out 32, in turn."""
-    numbers = iter(range(1, 100))
-    monkeypatch.setattr(own_streams, "_free", defaultdict(deque))
-    monkeypatch.setattr(_C, "cuda_is_built", lambda: True)
-    monkeypatch.setattr(_C, "new_stream", lambda number: 1000 * number + next(numbers))
-    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda handle, device: Stream(handle))
-    one, other = torch.device("cuda", 1), torch.device("cuda", 2)
-    streams = [OwnStream(one) for _ in range(40)]
-    handles = {own.stream.cuda_stream for own in streams}
-    assert handles == {1000 + number for number in range(1, 41)}
-    assert OwnStream(other).stream.cuda_stream == 2041
-    dropped = streams.pop().stream.cuda_stream
-    assert OwnStream(one).stream.cuda_stream == dropped
-    assert OwnStream(one).stream.cuda_stream == dropped  # given back once more
 
 
 def test_page_locked_memory_is_waited_for(current: SimpleNamespace) -> None:
