@@ -38,6 +38,10 @@ class BatchSource(Protocol):
     def sample(self, positions: torch.Tensor, place: tuple[int, int]) -> Any:
         """What is drawn for the seeds at some positions of the input, with the draws of a batch (epoch, index)."""
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether ``sampling`` asks for the arguments of later batches."""
+
     def sampling(self, named: Named, count: int) -> AbstractContextManager[Callable[[int], Any]]:
         """For one pass over ``count`` batches: ``sample`` by place, of which ``named`` gives the arguments."""
 
@@ -90,10 +94,14 @@ class DatasetSource:
         """See ``BatchSource``: the sampled batch with its rows."""
         return self._batches.make_of(positions, *place)
 
+    @property
+    def looks_ahead(self) -> bool:
+        return self._batches.reads_disk
+
     @contextmanager
     def sampling(self, named: Named, count: int) -> Iterator[Callable[[int], Any]]:
         """See ``BatchSource``."""
-        if not self._batches.reads_disk:
+        if not self.looks_ahead:
             with sampled_in_turn(self, named) as sample:
                 yield sample
             return

@@ -109,7 +109,8 @@ class DataLoaderKeywords:
             UnknownIdError: it gives one behind the last seed.
         """
         count = len(self.dataset)
-        for batch in self._torch.batch_sampler or ():
+        own = self._torch.batch_sampler
+        for batch in () if own is None else own:  # it may have no length
             positions = torch.as_tensor(batch)
             if positions.numel() and (positions.is_floating_point() or positions.dtype == torch.bool):
                 raise InvalidArgumentError(

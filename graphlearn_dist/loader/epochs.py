@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count()
 
+_UNBOUNDED = 1 << 62
+
 
 class EpochLoader(ABC):
     """An iterable over the batches of one epoch after the other.
@@ -146,6 +148,11 @@ class EpochLoader(ABC):
     def _num_batches(self) -> int:
         """Batches of one epoch, those of other shards too."""
 
+    @property
+    def _is_open_ended(self) -> bool:
+        """Whether how many batches an epoch has is known when it is over."""
+        return False
+
     @abstractmethod
     def _settings(self) -> Settings:
         """What the batches are a function of, besides epoch and index."""
@@ -191,7 +198,7 @@ class EpochLoader(ABC):
     def _begin(self) -> tuple[EpochPass, Iterator[tuple[int, Any]]]:
         """Begins the next epoch, or the rest of the one in which a loaded state is."""
         register_source(self)  # not before all of it is there: whoever looks may come at any moment
-        begun = EpochPass(self._next, self._num_batches, self._shard)
+        begun = EpochPass(self._next, _UNBOUNDED if self._is_open_ended else self._num_batches, self._shard)
         self._run += 1
         batches = self._start(self._run, begun.epoch, begun.indices)
         self.epoch, self._pass, self._next = begun.epoch, begun, EpochPlace(begun.epoch + 1)
@@ -240,6 +247,7 @@ class LoaderIterator(Iterator[Any]):
         self._loader = loader
         self._turn = threading.RLock()  # threads may share an iterator: each batch goes to one of them
         self._begun: tuple[EpochPass, Iterator[tuple[int, Any]]] | None = None
+        self._has_failed = False
 
     def __reduce__(self) -> NoReturn:
         self._loader.home.refuse_pickling()
@@ -256,7 +264,10 @@ class LoaderIterator(Iterator[Any]):
             try:
                 index, batch = next(batches)
             except StopIteration:
-                progress.end()
+                progress.end(is_all=self._loader._is_open_ended and not self._has_failed)
+                raise
+            except BaseException:
+                self._has_failed = True
                 raise
             progress.deliver(index)
         times = self._loader.times

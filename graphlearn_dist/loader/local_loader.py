@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter_ns
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -27,11 +27,11 @@ from ..telemetry import DeviceCacheCounts, MadeStats
 from ..telemetry.trace import set_batches, tracer
 from ..utils.values import check_callable
 from .batch_source import BatchSource, DatasetSource
-from .dataloader_keywords import TORCH_ATTRIBUTES, DataLoaderKeywords
+from .dataloader_keywords import TORCH_ATTRIBUTES, DataLoaderKeywords, say_once
 from .epochs import EpochLoader
 from .learned_rows import Embeddings, with_learned_rows
 from .prefetch import check_prefetch, made_ahead
-from .resume import Shard
+from .resume import EpochPlace, Shard
 from .thread_placement import ThreadPlacement
 from .transform import allow_matrices, padded_to_pyg
 
@@ -254,6 +254,29 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         own = self.keywords.own_order
         return self._schedule.num_batches if own is None else len(own)
 
+    @property
+    def _is_open_ended(self) -> bool:
+        return self.keywords.own_order is not None
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """See ``EpochLoader``; a program's own order has to give the same positions again."""
+        super().load_state_dict(state_dict)
+        if self._is_open_ended and self._next != EpochPlace(self._next.epoch):
+            say_once(
+                "sampler, batch_sampler: the epoch goes on after as many batches as the state tells of, which is right "
+                "where the same positions are given again; the state does not know them"
+            )
+
+    @property
+    def num_remaining(self) -> int:
+        """See ``EpochLoader``; by the length of the program's own order, 0 where it has none."""
+        if not self._is_open_ended:
+            return super().num_remaining
+        place = self._next if self._pass is None else self._pass.place
+        with contextlib.suppress(TypeError):
+            return max(0, self._num_batches - place.next_batch)
+        return 0
+
     @functools.cached_property
     def _fingerprint(self) -> Settings:
         order = {"batch_size": self._schedule.batch_size, "shuffle": int(self._schedule.shuffle)}
@@ -266,29 +289,46 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         return self._fingerprint
 
     def _start(self, run: int, epoch: int, indices: BatchIndices) -> Iterator[tuple[int, Any]]:
-        places = list(self.keywords.batches()) if self.keywords.own_order is not None else None
+        drawn: dict[int, torch.Tensor] = {}
+        places: Iterable[int] = range(len(indices))
+        if self._is_open_ended:
+            places = self._draw(indices, drawn)
+            if self._source.looks_ahead:
+                places = list(places)
 
         def named(at: int) -> tuple[torch.Tensor, tuple[int, int]]:
             index = indices[at]
-            positions = self._schedule.positions(epoch, index) if places is None else places[index]
-            return positions, (epoch, index)
+            return drawn[at] if self._is_open_ended else self._schedule.positions(epoch, index), (epoch, index)
 
         begin = self._placed(self.keywords.begin)
         if not (self._as_pyg_v1 or self.filter_per_worker):  # what is no batch, nobody follows to another stream
             begin = self._copies.beside_training(begin)
-        with self._source.sampling(named, len(indices)) as sample:
+        count = len(places) if isinstance(places, Sequence) else len(indices)
+        with self._source.sampling(named, count) as sample:
             made = made_ahead(
                 lambda at: self._make(epoch, indices[at], lambda: sample(at)),
-                len(indices),
+                places,
                 self._prefetch,
                 each=self.keywords.batches_ahead,
                 begin=begin,
             )
             with contextlib.closing(made):
-                for index, batch in zip(indices, made, strict=True):
+                for at, (index, batch) in enumerate(zip(indices, made, strict=not self._is_open_ended)):
+                    drawn.pop(at, None)
                     self._source.check(wait=False)
                     yield index, self._finish(batch)
         self.check()
+
+    def _draw(self, indices: BatchIndices, drawn: dict[int, torch.Tensor]) -> Iterator[int]:
+        """By the program's own order the places of these batches, one by one, as far as it goes; ``drawn`` has the
+        positions of each then."""
+        wanted = enumerate(indices)
+        at, index = next(wanted)
+        for number, positions in enumerate(self.keywords.batches()):
+            if number == index:
+                drawn[at] = positions
+                yield at
+                at, index = next(wanted)
 
     def check(self) -> None:
         """Waits for batches that a GPU makes; at the end of an epoch the loader does so itself.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -25,13 +25,13 @@ def check_prefetch(prefetch: int) -> int:
 
 def made_ahead(
     make: Callable[[int], T],
-    count: int,
+    places: Iterable[int],
     num_threads: int,
     *,
     each: int = 2,
     begin: Callable[[int], None] | None = None,
 ) -> Generator[T, None, None]:
-    """``make(0)``, ``make(1)``, … ``make(count - 1)``, in this order.
+    """``make`` of each place, in their order. The caller's thread iterates over ``places``, as far as calls are made.
 
     Each call is made by one of ``num_threads`` background threads, or by the caller where that is 0. At most ``each``
     calls per thread are ahead of the one that is handed out. Every thread calls ``begin`` first, with its number, and
@@ -40,16 +40,15 @@ def made_ahead(
     have not begun never do, and the threads end with those that have.
     """
     if num_threads == 0:
-        yield from map(make, range(count))
+        yield from map(make, places)
         return
     beginnings = None if begin is None else _Beginnings(begin)
     work = make if beginnings is None else beginnings.before(make)
     threads = WorkerThreads(num_threads, "gld-prefetch", None if beginnings is None else beginnings.begin_thread)
     ahead: deque[Future[T]] = deque()
-    indices = iter(range(count))
     try:
-        for index in indices:
-            ahead.append(threads.call(work, index))
+        for place in places:
+            ahead.append(threads.call(work, place))
             if len(ahead) > each * num_threads:
                 yield ahead.popleft().result()
         while ahead:

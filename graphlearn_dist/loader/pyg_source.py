@@ -148,6 +148,10 @@ class PygSource:
         self.counts.add_sizes(len(positions), *sizes, row_bytes=0, sample_ns=perf_counter_ns() - begun, rows_ns=0)
         return out
 
+    @property
+    def looks_ahead(self) -> bool:
+        return False
+
     def sampling(self, named: Named, count: int) -> AbstractContextManager[Callable[[int], Any]]:
         """See ``BatchSource``."""
         return sampled_in_turn(self, named)

@@ -94,9 +94,12 @@ class EpochPass:
         """The user has this batch."""
         self._num_delivered = self.indices.place_of(index) + 1
 
-    def end(self) -> None:
-        """The user knows that there is no more; without effect after a failure, when there is."""
-        self._ended = self._num_delivered == len(self.indices)
+    def end(self, *, is_all: bool = False) -> None:
+        """The user knows that there is no more; without effect after a failure, when there is.
+
+        ``is_all``: what was delivered is all that there is, whatever was expected.
+        """
+        self._ended = is_all or self._num_delivered == len(self.indices)
 
     @property
     def num_left(self) -> int | None:
@@ -142,6 +145,8 @@ def to_place(state: Mapping[str, Any], settings: Settings) -> EpochPlace:
         hint = "; give it the seed of the state, or the state of its own trainer" if other_seed else ""
         raise InvalidArgumentError(f"state_dict: it was saved by a loader of other batches: {'; '.join(changed)}{hint}")
     place = EpochPlace(state["epoch"], state["next_batch"], int(state["ahead"], 16))
+    if "order" in settings:  # a program's own: nobody knows how many there are
+        return place
     num_batches = _num_batches(settings)
     if place.next_batch + place.ahead.bit_length() > num_batches:
         raise InvalidArgumentError(f"state_dict: expected a place in an epoch of {num_batches} batches, got {place}")

@@ -16,6 +16,7 @@ from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..typing import EdgeType, NodeType, Split
 from ..utils.message_types import register_message
+from ..utils.shown import shown
 from ..utils.tensor import convert_to_tensor, from_array, host_tensor
 from .base import (
     EdgeSamplerInput,
@@ -312,6 +313,11 @@ def _split_edge_type(edge_label_index: Any) -> tuple[EdgeType | None, Any]:
             source, relation, target = edge_label_index
             return (source, relation, target), None
         if len(edge_label_index) == 2 and isinstance(edge_label_index[0], (tuple, list, type(None))):
+            named = edge_label_index[0] or ()
+            if named and len(named) != 3 and all(isinstance(part, str) for part in named):
+                raise InvalidArgumentError(
+                    f"edge_label_index: expected an edge type (source, relation, target), got {shown(named)}"
+                )
             return _split_edge_type(edge_label_index[0])[0], edge_label_index[1]
         if len(edge_label_index) == 2 and all(isinstance(part, torch.Tensor) for part in edge_label_index):
             ends = [check_index_vector(part, "edge_label_index") for part in edge_label_index]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from .. import _C
@@ -168,15 +169,15 @@ def _checked(hops: Any) -> list[int]:
     if not hops:
         raise InvalidArgumentError("num_neighbors: expected at least one hop, got an empty list")
     for fanout in hops:
-        if not isinstance(fanout, int) or isinstance(fanout, bool) or fanout < UNBOUNDED:
+        if not isinstance(fanout, Integral) or isinstance(fanout, bool) or int(fanout) < UNBOUNDED:
             raise InvalidArgumentError(
                 f"num_neighbors: expected each fan-out to be -1 (all neighbors), 0 (none) or more, got {shown(fanout)}"
             )
-        if fanout > MAX_FANOUT:
+        if int(fanout) > MAX_FANOUT:
             raise InvalidArgumentError(
                 f"num_neighbors: expected each fan-out to be at most {MAX_FANOUT} (-1 takes all), got {fanout}"
             )
-    return list(hops)
+    return list(map(int, hops))
 
 
 def check_num_neighbors(num_neighbors: Any, *, optional: bool = False) -> Any:

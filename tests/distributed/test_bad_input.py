@@ -75,6 +75,12 @@ BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         InvalidArgumentError,
         "edge_label_index: .*eats",
     ),
+    (
+        "links",
+        {"edge_label_index": (("user", "item"), PAIRS)},
+        InvalidArgumentError,
+        r"edge_label_index: expected an edge type .*got \('user', 'item'\)",
+    ),
     ("links", {"edge_label_index": ("user", "eats", "item")}, InvalidArgumentError, "edge_label_index: .*eats"),
     ("links", {"edge_label_index": None}, InvalidArgumentError, "edge_label_index: unknown edge type None"),
     ("node", {"num_neighbors": {("user", "eats", "item"): [2]}}, InvalidArgumentError, "num_neighbors: .*eats"),

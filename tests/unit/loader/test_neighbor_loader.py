@@ -284,6 +284,13 @@ def test_refuses(message: str) -> None:
         NeighborLoader(make_dataset(analytic_graph(6)), **arguments)
 
 
+def test_fan_outs_of_numpy() -> None:
+    dataset, seeds = make_dataset(analytic_graph(6)), torch.arange(6)
+    expected = NeighborLoader(dataset, [2, 1], seeds, batch_size=6).batch(0, 0)
+    for fanouts in (list(np.array([2, 1])), [np.int64(2), np.uint8(1)]):
+        assert torch.equal(NeighborLoader(dataset, fanouts, seeds, batch_size=6).batch(0, 0).e_id, expected.e_id)
+
+
 def test_refuses_layers_of_a_typed_graph() -> None:
     with pytest.raises(InvalidArgumentError, match="as_pyg_v1: expected False"):
         NeighborLoader(make_dataset(typed_graph(5, 5, 9, 0)), [1], ("user", torch.arange(5)), as_pyg_v1=True)

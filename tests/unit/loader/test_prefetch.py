@@ -68,13 +68,13 @@ def test_calls_come_back_in_their_order(num_threads: int) -> None:
                 later.set()
         return index * index
 
-    assert list(made_ahead(make, 20, num_threads)) == [i * i for i in range(20)]
-    assert list(made_ahead(make, 0, num_threads)) == []
+    assert list(made_ahead(make, range(20), num_threads)) == [i * i for i in range(20)]
+    assert list(made_ahead(make, range(0), num_threads)) == []
 
 
 def test_not_more_is_made_ahead_than_two_calls_a_thread() -> None:
     begun: list[int] = []
-    calls = made_ahead(lambda index: begun.append(index), 100, 2)
+    calls = made_ahead(lambda index: begun.append(index), range(100), 2)
     next(calls)
     wait_until(lambda: len(begun) == 5)
     next(calls)
@@ -92,7 +92,7 @@ def test_an_exception_comes_at_its_place(num_threads: int) -> None:
         return index
 
     seen: list[int] = []
-    calls = made_ahead(make, 20, num_threads)
+    calls = made_ahead(make, range(20), num_threads)
     with pytest.raises(InvalidArgumentError, match="any but 7"):
         seen.extend(calls)
     assert seen == list(range(7))

@@ -100,9 +100,9 @@ def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None
 def test_batches_are_made_ahead_by_the_threads_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = limit_threads(monkeypatch, "gld-prefetch")
     with pytest.raises(SystemLimitError, match="gld-prefetch-0"):
-        list(made_ahead(str, 5, 3))
+        list(made_ahead(str, range(5), 3))
     limit.left = 1
-    assert list(made_ahead(str, 5, 3)) == ["0", "1", "2", "3", "4"]
+    assert list(made_ahead(str, range(5), 3)) == ["0", "1", "2", "3", "4"]
 
 
 @pytest.mark.parametrize("engine", ["native", "python"])

@@ -1,0 +1,131 @@
+"""A program's own ``sampler`` or ``batch_sampler``, as torch's ``DataLoader`` has them: asked as batches are made, to
+its end, whatever its length says, if it has one."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Sampler
+from torch_geometric.data import Data
+
+from graphlearn_dist.loader import NeighborLoader, dataloader_keywords
+from graphlearn_dist.telemetry.samples import collect
+
+NUM_NODES = 50
+PAIRS = torch.randperm(NUM_NODES**2, generator=torch.Generator().manual_seed(1))[:200]
+DATA = Data(x=torch.randn(NUM_NODES, 4), edge_index=torch.stack([PAIRS // NUM_NODES, PAIRS % NUM_NODES]))
+
+
+class Endless(Sampler[int]):
+    """Positions without an end, or some; counts what it was asked for."""
+
+    def __init__(self, count: int | None = None) -> None:
+        self._count = count
+        self.num_asked = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for number in itertools.count() if self._count is None else range(self._count):
+            self.num_asked += 1
+            yield number % NUM_NODES
+
+
+class Sized(Endless):
+    """The same, with a length that it says."""
+
+    def __init__(self, count: int | None, said: int) -> None:
+        super().__init__(count)
+        self._said = said
+
+    def __len__(self) -> int:
+        return self._said
+
+
+def loader_of(**keywords: Any) -> NeighborLoader:
+    return NeighborLoader(DATA, [2], **{"seed": 3, **keywords})
+
+
+def positions(loader: NeighborLoader) -> list[list[int]]:
+    return [batch.input_id.tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("said", [5, 12, 20, None])
+def test_it_is_followed_to_its_end(said: int | None, num_workers: int) -> None:
+    own = Endless(12) if said is None else Sized(12, said)
+    expected = [part.tolist() for part in DataLoader(range(NUM_NODES), sampler=own, batch_size=5)]  # type: ignore[arg-type]
+    loader = loader_of(sampler=own, batch_size=5, num_workers=num_workers)
+    for epoch in range(3):
+        assert positions(loader) == expected
+        assert (loader.epoch, loader.state_dict()["epoch"], loader.state_dict()["next_batch"]) == (epoch, epoch + 1, 0)
+    assert loader.num_remaining == (0 if said is None else -(-said // 5))
+
+
+def test_one_without_a_length() -> None:
+    class Batches:
+        def __iter__(self) -> Iterator[list[int]]:
+            yield [1, 2]
+            yield [3]
+
+    loader = loader_of(batch_sampler=Batches())
+    assert positions(loader) == [[1, 2], [3]]
+    with pytest.raises(TypeError, match="has no len"):
+        len(loader)
+    iterator = iter(loader)
+    next(iterator)
+    assert list(collect())  # whoever looks at loaders meanwhile sees no error
+    assert [batch.input_id.tolist() for batch in iterator] == [[3]]
+
+
+def test_one_without_an_end_is_asked_as_batches_are_made() -> None:
+    own = Sized(None, NUM_NODES)
+    batches = iter(loader_of(sampler=own, batch_size=5, num_workers=0))
+    for count in range(1, 15):
+        next(batches)
+        assert own.num_asked == 5 * count
+    ahead = Endless()
+    batches = iter(loader_of(sampler=ahead, batch_size=5, num_workers=2, prefetch_factor=2))
+    for _ in range(14):
+        next(batches)
+    assert ahead.num_asked <= 5 * (14 + 2 * 2)
+
+
+def test_an_order_that_fails_ends_no_epoch() -> None:
+    class Failing:
+        def __iter__(self) -> Iterator[list[int]]:
+            yield [1]
+            raise ValueError("the program's")
+
+    loader = loader_of(batch_sampler=Failing(), num_workers=0)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(ValueError, match="the program's"):
+        next(batches)
+    assert list(batches) == []
+    assert (loader.state_dict()["epoch"], loader.state_dict()["next_batch"]) == (0, 1)
+
+
+def test_a_state_in_the_middle_counts_batches_and_says_so() -> None:
+    """Of more batches than there are seeds, too."""
+    own = [[number % NUM_NODES] for number in range(NUM_NODES + 20)]
+    loader = loader_of(batch_sampler=own)
+    batches = iter(loader)
+    given = [next(batches).input_id.tolist() for _ in range(NUM_NODES + 5)]
+    assert loader.num_remaining == 15
+    state = loader.state_dict()
+    dataloader_keywords.say_once.cache_clear()
+    other = loader_of(batch_sampler=own)
+    with pytest.warns(UserWarning, match="where the same positions are given again"):
+        other.load_state_dict(state)
+    assert other.num_remaining == 15
+    assert given + positions(other) == own
+    list(batches)
+    dataloader_keywords.say_once.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other.load_state_dict(loader.state_dict())  # an epoch's begin says nothing of an order
+    assert positions(other) == own
