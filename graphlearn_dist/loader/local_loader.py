@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter_ns
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from ..sampler.device.device_graph import device_of
 from ..sampler.device.padding import StaticShapes
 from ..sampler.device.static_batches import StaticBatches, ask, make_static_batches, new_request
 from ..sampler.epochs.fingerprint import Settings, config_settings, input_settings
+from ..sampler.epochs.foresight import WINDOW
 from ..sampler.epochs.locality import warn_of_locality
 from ..sampler.epochs.schedule import BatchIndices, SeedSchedule, batch_index
 from ..sampler.inputs import resolve_input
@@ -39,6 +41,16 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
 Transform = Callable[[Any], Any]
+
+
+def _late(places: Iterable[int], count: int) -> Iterator[int]:
+    """Each place when so many behind it are known, or all are."""
+    known: deque[int] = deque()
+    for place in places:
+        known.append(place)
+        if len(known) > count:
+            yield known.popleft()
+    yield from known
 
 
 class LocalLoader(ThreadPlacement, EpochLoader):
@@ -294,7 +306,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         if self._is_open_ended:
             places = self._draw(indices, drawn)
             if self._source.looks_ahead:
-                places = list(places)
+                places = _late(places, WINDOW)
 
         def named(at: int) -> tuple[torch.Tensor, tuple[int, int]]:
             index = indices[at]
@@ -303,8 +315,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         begin = self._placed(self.keywords.begin)
         if not (self._as_pyg_v1 or self.filter_per_worker):  # what is no batch, nobody follows to another stream
             begin = self._copies.beside_training(begin)
-        count = len(places) if isinstance(places, Sequence) else len(indices)
-        with self._source.sampling(named, count) as sample:
+        with self._source.sampling(named, len(indices)) as sample:
             made = made_ahead(
                 lambda at: self._make(epoch, indices[at], lambda: sample(at)),
                 places,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -276,6 +279,34 @@ def test_batches_of_a_local_loader_are_those_of_memory(tmp_path: Path, typed: bo
     next(iterator)
     del iterator
     assert_same(pyg_tensors(found.batch(0, 5)), pyg_tensors(expected.batch(0, 5)))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_batches_in_a_programs_own_order(tmp_path: Path, prefetch: int) -> None:
+    """Later ones are known as far as they are sampled ahead, of an order without an end, too."""
+    in_memory, in_files = make_dataset(tmp_path, typed=False)
+    in_files.limit_feature_memory("150KB")
+    tier = next(store.disk_tier for store in in_files.stores().values() if store.disk_tier is not None)
+    num_asked = 0
+
+    class Endless:
+        def __iter__(self) -> Iterator[list[int]]:
+            nonlocal num_asked
+            for number in itertools.count():
+                num_asked += 1
+                yield [(37 * number + at) % 3000 for at in range(50)]
+
+    def first(dataset: Dataset, order: Any, count: int) -> list[dict[str, Any]]:
+        loader = NeighborLoader(dataset, [4, 3], torch.arange(3000), batch_sampler=order, seed=3, prefetch=prefetch)
+        return [pyg_tensors(batch) for batch in itertools.islice(loader, count)]
+
+    for one, other in zip(first(in_memory, Endless(), 40), first(in_files, Endless(), 40), strict=True):
+        assert_same(other, one)
+    assert num_asked < 120
+    assert tier.counts["rows_ahead"] > 0
+    few = list(itertools.islice(Endless(), 5))  # fewer than are sampled ahead
+    for one, other in zip(first(in_memory, few, 9), first(in_files, few, 9), strict=True):
+        assert_same(other, one)
 
 
 def test_an_error_of_the_disk_ends_the_iteration(tmp_path: Path) -> None:
