@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter_ns
 from types import MappingProxyType
@@ -29,11 +28,12 @@ from ..telemetry import DeviceCacheCounts, MadeStats
 from ..telemetry.trace import set_batches, tracer
 from ..utils.values import check_callable
 from .batch_source import BatchSource, DatasetSource
-from .dataloader_keywords import TORCH_ATTRIBUTES, DataLoaderKeywords, say_once
+from .dataloader_keywords import TORCH_ATTRIBUTES, DataLoaderKeywords
 from .epochs import EpochLoader
 from .learned_rows import Embeddings, with_learned_rows
+from .own_order import OrderMark, OwnOrder
 from .prefetch import check_prefetch, made_ahead
-from .resume import EpochPlace, Shard
+from .resume import Shard
 from .thread_placement import ThreadPlacement
 from .transform import allow_matrices, padded_to_pyg
 
@@ -41,16 +41,7 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
 Transform = Callable[[Any], Any]
-
-
-def _late(places: Iterable[int], count: int) -> Iterator[int]:
-    """Each place when so many behind it are known, or all are."""
-    known: deque[int] = deque()
-    for place in places:
-        known.append(place)
-        if len(known) > count:
-            yield known.popleft()
-    yield from known
+_ORDER = "order_digest"  # in states
 
 
 class LocalLoader(ThreadPlacement, EpochLoader):
@@ -156,6 +147,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
     ) -> None:
         """What every loader in this process has, whatever it makes its batches of."""
         super().__init__(Shard())
+        self._mark: tuple[int, OrderMark] | None = None  # of a program's own order in an epoch, where the loop is
         check_callable("transform", transform)
         check_callable("transform_sampler_output", transform_sampler_output)
         self.data = data
@@ -271,13 +263,25 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         return self.keywords.own_order is not None
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """See ``EpochLoader``; a program's own order has to give the same positions again."""
-        super().load_state_dict(state_dict)
-        if self._is_open_ended and self._next != EpochPlace(self._next.epoch):
-            say_once(
-                "sampler, batch_sampler: the epoch goes on after as many batches as the state tells of, which is right "
-                "where the same positions are given again; the state does not know them"
-            )
+        """See ``EpochLoader``; a program's own order has to begin as it did, or the next iteration raises."""
+        state = dict(state_dict) if isinstance(state_dict, Mapping) else state_dict
+        digest = state.pop(_ORDER, None) if self._is_open_ended and isinstance(state, dict) else None
+        super().load_state_dict(state)
+        place = self._next
+        self._mark = None if digest is None else (place.epoch, OrderMark(place.next_batch, str(digest)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """See ``EpochLoader``; of a program's own order it has a digest of the positions until then, too."""
+        state = super().state_dict()
+        if (given := self._given_before(state["epoch"], state["next_batch"])) is not None:
+            state[_ORDER] = given.digest
+        return state
+
+    def _given_before(self, epoch: int, index: int) -> OrderMark | None:
+        """What a program's own order gave before a batch, where that is known."""
+        if self._mark is None or index == 0 or (self._mark[0], self._mark[1].count) != (epoch, index):
+            return None
+        return self._mark[1]
 
     @property
     def num_remaining(self) -> int:
@@ -301,16 +305,15 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         return self._fingerprint
 
     def _start(self, run: int, epoch: int, indices: BatchIndices) -> Iterator[tuple[int, Any]]:
-        drawn: dict[int, torch.Tensor] = {}
+        own: OwnOrder | None = None
         places: Iterable[int] = range(len(indices))
         if self._is_open_ended:
-            places = self._draw(indices, drawn)
-            if self._source.looks_ahead:
-                places = _late(places, WINDOW)
+            own = OwnOrder(self.keywords.batches(), indices, self._given_before(epoch, indices[0]))
+            places = own.places(WINDOW if self._source.looks_ahead else 0)
 
         def named(at: int) -> tuple[torch.Tensor, tuple[int, int]]:
             index = indices[at]
-            return drawn[at] if self._is_open_ended else self._schedule.positions(epoch, index), (epoch, index)
+            return self._schedule.positions(epoch, index) if own is None else own.positions(at), (epoch, index)
 
         begin = self._placed(self.keywords.begin)
         if not (self._as_pyg_v1 or self.filter_per_worker):  # what is no batch, nobody follows to another stream
@@ -324,22 +327,15 @@ class LocalLoader(ThreadPlacement, EpochLoader):
                 begin=begin,
             )
             with contextlib.closing(made):
-                for at, (index, batch) in enumerate(zip(indices, made, strict=not self._is_open_ended)):
-                    drawn.pop(at, None)
+                for at, (index, batch) in enumerate(zip(indices, made, strict=own is None)):
                     self._source.check(wait=False)
-                    yield index, self._finish(batch)
+                    finished = self._finish(batch)
+                    if own is not None:
+                        mark = epoch, own.take(at)
+                        if run == self._run:  # of several iterations the state is that of the latest
+                            self._mark = mark
+                    yield index, finished
         self.check()
-
-    def _draw(self, indices: BatchIndices, drawn: dict[int, torch.Tensor]) -> Iterator[int]:
-        """By the program's own order the places of these batches, one by one, as far as it goes; ``drawn`` has the
-        positions of each then."""
-        wanted = enumerate(indices)
-        at, index = next(wanted)
-        for number, positions in enumerate(self.keywords.batches()):
-            if number == index:
-                drawn[at] = positions
-                yield at
-                at, index = next(wanted)
 
     def check(self) -> None:
         """Waits for batches that a GPU makes; at the end of an epoch the loader does so itself.

@@ -4,7 +4,6 @@ its end, whatever its length says, if it has one."""
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,8 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 from torch_geometric.data import Data
 
-from graphlearn_dist.loader import NeighborLoader, dataloader_keywords
+from graphlearn_dist.errors import InvalidArgumentError
+from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.telemetry.samples import collect
 
 NUM_NODES = 50
@@ -109,7 +109,7 @@ def test_an_order_that_fails_ends_no_epoch() -> None:
     assert (loader.state_dict()["epoch"], loader.state_dict()["next_batch"]) == (0, 1)
 
 
-def test_a_state_in_the_middle_counts_batches_and_says_so() -> None:
+def test_a_state_in_the_middle_of_an_order() -> None:
     """Of more batches than there are seeds, too."""
     own = [[number % NUM_NODES] for number in range(NUM_NODES + 20)]
     loader = loader_of(batch_sampler=own)
@@ -117,15 +117,57 @@ def test_a_state_in_the_middle_counts_batches_and_says_so() -> None:
     given = [next(batches).input_id.tolist() for _ in range(NUM_NODES + 5)]
     assert loader.num_remaining == 15
     state = loader.state_dict()
-    dataloader_keywords.say_once.cache_clear()
     other = loader_of(batch_sampler=own)
-    with pytest.warns(UserWarning, match="where the same positions are given again"):
-        other.load_state_dict(state)
+    other.load_state_dict(state)
+    assert other.state_dict() == state
     assert other.num_remaining == 15
     assert given + positions(other) == own
     list(batches)
-    dataloader_keywords.say_once.cache_clear()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        other.load_state_dict(loader.state_dict())  # an epoch's begin says nothing of an order
+    other.load_state_dict(loader.state_dict())  # an epoch's begin says nothing of an order
     assert positions(other) == own
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_order_that_does_not_begin_as_it_did_is_refused(num_workers: int) -> None:
+    """What was given before would come again, or never."""
+
+    def loader_with(order: Any) -> NeighborLoader:
+        return loader_of(batch_sampler=order, num_workers=num_workers)
+
+    order = [[1, 2], [3], [4, 5], [6]]
+    loader = loader_with(order)
+    batches = iter(loader)
+    for _ in range(2):
+        next(batches)
+    state = loader.state_dict()
+    for other in ([[1, 3], [2], [4, 5], [6]], [[1], [2, 3], [4, 5]], [[1, 2], [7], [8]], [[1, 2]], []):
+        changed = loader_with(other)
+        changed.load_state_dict(state)
+        with pytest.raises(InvalidArgumentError, match="sampler, batch_sampler: expected an order that begins"):
+            next(iter(changed))
+        changed.set_epoch(state["epoch"] + 1)  # another epoch has another order
+        assert positions(changed) == other
+    again = loader_with([*order[:2], [8], [9]])  # what comes is the program's business
+    again.load_state_dict(state)
+    assert positions(again) == [[8], [9]]
+    whole = loader_with([[7], [8]])
+    whole.load_state_dict(state)
+    whole.set_epoch(5)
+    whole.set_epoch(state["epoch"])  # all of it
+    assert positions(whole) == [[7], [8]]
+
+
+def test_states_of_several_iterations_and_of_batches_that_fail() -> None:
+    order = [[number] for number in range(8)]
+    loader = loader_of(batch_sampler=order, num_workers=0)
+    older = iter(loader)
+    next(older)
+    newer = iter(loader)
+    for _ in range(3):
+        next(newer)
+    next(older)
+    state = loader.state_dict()
+    other = loader_of(batch_sampler=order)
+    other.load_state_dict(state)
+    assert (state["epoch"], state["next_batch"]) == (1, 3)
+    assert positions(other) == order[3:]
