@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -111,19 +112,31 @@ class DataLoaderKeywords:
         count = len(self.dataset)
         own = self._torch.batch_sampler
         for batch in () if own is None else own:  # it may have no length
-            positions = torch.as_tensor(batch)
+            positions = _positions(batch)
             if positions.numel() and (positions.is_floating_point() or positions.dtype == torch.bool):
                 raise InvalidArgumentError(
                     f"sampler, batch_sampler: expected positions of seeds, which are whole numbers, got {shown(batch)}"
                 )
             if positions.numel() and not -count <= int(positions.min()) <= int(positions.max()) < count:
                 raise UnknownIdError(f"sampler, batch_sampler: expected positions of {count} seeds, got {shown(batch)}")
-            yield positions.to(torch.int64)
+            yield positions.to(torch.int64, copy=True)  # the program may use its memory again
 
     @property
     def begin(self) -> Callable[[int], None] | None:
         """Called by each background thread first, with its number."""
         return self._torch.worker_init_fn
+
+
+def _positions(batch: Any) -> torch.Tensor:
+    """What a program's own order gives for a batch: a tensor, an array, or what numbers can be read from."""
+    if isinstance(batch, np.ndarray):
+        return torch.as_tensor(batch.astype(np.int64) if batch.dtype.kind == "u" else batch)
+    try:
+        return batch if isinstance(batch, torch.Tensor) and batch.dim() == 1 else torch.as_tensor(list(batch))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgumentError(
+            f"sampler, batch_sampler: expected the positions of each batch, got {shown(batch)}"
+        ) from error
 
 
 def check_keywords(keywords: Mapping[str, Any]) -> None:

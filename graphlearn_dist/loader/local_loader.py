@@ -147,7 +147,9 @@ class LocalLoader(ThreadPlacement, EpochLoader):
     ) -> None:
         """What every loader in this process has, whatever it makes its batches of."""
         super().__init__(Shard())
-        self._mark: tuple[int, OrderMark] | None = None  # of a program's own order in an epoch, where the loop is
+        # Of a program's own order, where the loop is, and was before: each in an epoch.
+        self._marks: tuple[tuple[int, OrderMark], ...] = ()
+        self._num_loaded = 0  # states
         check_callable("transform", transform)
         check_callable("transform_sampler_output", transform_sampler_output)
         self.data = data
@@ -174,7 +176,12 @@ class LocalLoader(ThreadPlacement, EpochLoader):
 
     def __repr__(self) -> str:
         """As of all loaders; over PyG's data as of PyG's, which programs compare."""
-        return f"{type(self).__name__}()" if self.is_over_pyg else super().__repr__()
+        name = type(self).__name__
+        if self.is_over_pyg:
+            return f"{name}()"
+        if self._is_open_ended and self._own_length is None:
+            return f"{name}({self._where}, batches as its sampler gives them)"
+        return super().__repr__()
 
     def __call__(self, index: torch.Tensor | Sequence[int]) -> Any:
         """The batch of the seeds or links at some positions of the input, int ``[n]``."""
@@ -268,20 +275,31 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         digest = state.pop(_ORDER, None) if self._is_open_ended and isinstance(state, dict) else None
         super().load_state_dict(state)
         place = self._next
-        self._mark = None if digest is None else (place.epoch, OrderMark(place.next_batch, str(digest)))
+        self._marks = () if digest is None else ((place.epoch, OrderMark(place.next_batch, str(digest))),)
+        self._num_loaded += 1
 
     def state_dict(self) -> dict[str, Any]:
         """See ``EpochLoader``; of a program's own order it has a digest of the positions until then, too."""
         state = super().state_dict()
+        if self._pass is not None and 0 < state["next_batch"] == self._own_length:
+            state |= {"epoch": state["epoch"] + 1, "next_batch": 0}  # by what it says of itself there are no more
         if (given := self._given_before(state["epoch"], state["next_batch"])) is not None:
             state[_ORDER] = given.digest
         return state
 
     def _given_before(self, epoch: int, index: int) -> OrderMark | None:
         """What a program's own order gave before a batch, where that is known."""
-        if self._mark is None or index == 0 or (self._mark[0], self._mark[1].count) != (epoch, index):
+        found = (mark for of, mark in self._marks if (of, mark.count) == (epoch, index) and index > 0)
+        return next(found, None)
+
+    @property
+    def _own_length(self) -> int | None:
+        """Batches of a program's own order, where it says so."""
+        if not self._is_open_ended:
             return None
-        return self._mark[1]
+        with contextlib.suppress(Exception):  # what that raises is the program's business
+            return len(self.keywords.own_order)
+        return None
 
     @property
     def num_remaining(self) -> int:
@@ -289,9 +307,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         if not self._is_open_ended:
             return super().num_remaining
         place = self._next if self._pass is None else self._pass.place
-        with contextlib.suppress(TypeError):
-            return max(0, self._num_batches - place.next_batch)
-        return 0
+        return max(0, (self._own_length or 0) - place.next_batch)
 
     @functools.cached_property
     def _fingerprint(self) -> Settings:
@@ -306,6 +322,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
 
     def _start(self, run: int, epoch: int, indices: BatchIndices) -> Iterator[tuple[int, Any]]:
         own: OwnOrder | None = None
+        num_loaded = self._num_loaded
         places: Iterable[int] = range(len(indices))
         if self._is_open_ended:
             own = OwnOrder(self.keywords.batches(), indices, self._given_before(epoch, indices[0]))
@@ -332,8 +349,10 @@ class LocalLoader(ThreadPlacement, EpochLoader):
                     finished = self._finish(batch)
                     if own is not None:
                         mark = epoch, own.take(at)
-                        if run == self._run:  # of several iterations the state is that of the latest
-                            self._mark = mark
+                        # The state is that of the latest of several iterations, and of one that was loaded since. Who
+                        # asks for it from another thread may find this batch delivered, or not yet.
+                        if (run, num_loaded) == (self._run, self._num_loaded):
+                            self._marks = (*self._marks[-1:], mark)
                     yield index, finished
         self.check()
 

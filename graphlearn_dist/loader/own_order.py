@@ -48,11 +48,17 @@ class OwnOrder:
             InvalidArgumentError: the order does not begin as it did before.
         """
         known: deque[int] = deque()
-        for place in self._draw():
-            known.append(place)
-            if len(known) > num_late:
-                yield known.popleft()
+        failure: Exception | None = None
+        try:
+            for place in self._draw():
+                known.append(place)
+                if len(known) > num_late:
+                    yield known.popleft()
+        except Exception as error:
+            failure = error
         yield from known
+        if failure is not None:
+            raise failure
 
     def positions(self, place: int) -> torch.Tensor:
         """Of a batch that was drawn and not taken."""

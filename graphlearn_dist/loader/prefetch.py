@@ -36,8 +36,9 @@ def made_ahead(
     Each call is made by one of ``num_threads`` background threads, or by the caller where that is 0. At most ``each``
     calls per thread are ahead of the one that is handed out. Every thread calls ``begin`` first, with its number, and
     all have done so when the iteration comes to its end; what it raises, its thread's calls raise. An exception is
-    raised at the place of its call and ends the iteration. When the iterator ends, is closed or is dropped, calls that
-    have not begun never do, and the threads end with those that have.
+    raised at the place of its call, that of ``places`` behind the calls before it, and ends the iteration. When the
+    iterator ends, is closed or is dropped, calls that have not begun never do, and the threads end with those that
+    have.
     """
     if num_threads == 0:
         yield from map(make, places)
@@ -46,13 +47,24 @@ def made_ahead(
     work = make if beginnings is None else beginnings.before(make)
     threads = WorkerThreads(num_threads, "gld-prefetch", None if beginnings is None else beginnings.begin_thread)
     ahead: deque[Future[T]] = deque()
+    failure: Exception | None = None
+    remaining = iter(places)
     try:
-        for place in places:
+        while True:
+            try:
+                place = next(remaining)
+            except StopIteration:
+                break
+            except Exception as error:  # raised behind the calls that were begun
+                failure = error
+                break
             ahead.append(threads.call(work, place))
             if len(ahead) > each * num_threads:
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
+        if failure is not None:
+            raise failure
         if beginnings is not None:
             beginnings.wait_for(threads.num_started)
     finally:

@@ -20,6 +20,9 @@ _PLACE = ("version", "epoch", "next_batch", "ahead", "shard_index", "num_shards"
 _NUMBERS = ("epoch", "next_batch", "shard_index", "num_shards", "num_inputs", "batch_size", "drop_last")
 
 
+_MOST_BATCHES = 1 << 48  # of an epoch whose end nobody knows
+
+
 @dataclass(frozen=True)
 class Shard:
     """Batch ``i`` of the batches to deliver belongs to shard ``i % count``: shards together deliver each once."""
@@ -146,6 +149,8 @@ def to_place(state: Mapping[str, Any], settings: Settings) -> EpochPlace:
         raise InvalidArgumentError(f"state_dict: it was saved by a loader of other batches: {'; '.join(changed)}{hint}")
     place = EpochPlace(state["epoch"], state["next_batch"], int(state["ahead"], 16))
     if "order" in settings:  # a program's own: nobody knows how many there are
+        if place.next_batch + place.ahead.bit_length() > _MOST_BATCHES:
+            raise InvalidArgumentError(f"state_dict: expected a place below batch {_MOST_BATCHES}, got {place}")
         return place
     num_batches = _num_batches(settings)
     if place.next_batch + place.ahead.bit_length() > num_batches:
@@ -176,6 +181,8 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     epoch = min(place.epoch for place in places)
     if any(place.epoch > epoch and place != EpochPlace(epoch + 1) for place in places):
         raise InvalidArgumentError(f"states: expected at most one epoch in progress, got {places}")
+    if "order" in settings:  # whose loaders have no shards
+        return dict(states[0])
     num_batches = _num_batches(settings)
     left: set[int] = set()
     for place, shard in zip(places, shards, strict=True):

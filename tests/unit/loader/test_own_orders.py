@@ -7,13 +7,15 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Sampler
 from torch_geometric.data import Data
 
+from graphlearn_dist.data.sources import GraphSource
 from graphlearn_dist.errors import InvalidArgumentError
-from graphlearn_dist.loader import NeighborLoader
+from graphlearn_dist.loader import NeighborLoader, merge_states
 from graphlearn_dist.telemetry.samples import collect
 
 NUM_NODES = 50
@@ -171,3 +173,91 @@ def test_states_of_several_iterations_and_of_batches_that_fail() -> None:
     other.load_state_dict(state)
     assert (state["epoch"], state["next_batch"]) == (1, 3)
     assert positions(other) == order[3:]
+
+
+def test_one_whose_length_raises() -> None:
+    """As that of PyG's ``DynamicBatchSampler`` does."""
+
+    class Unsized:
+        def __iter__(self) -> Iterator[list[int]]:
+            return iter([[1], [2]])
+
+        def __len__(self) -> int:
+            raise ValueError("undefined")
+
+    dataset = GraphSource.from_pyg(DATA).to_dataset()
+    for loader in (loader_of(batch_sampler=Unsized()), NeighborLoader(dataset, [2], None, batch_sampler=Unsized())):
+        batches = iter(loader)
+        next(batches)
+        assert loader.num_remaining == 0
+        assert loader.stats().batches == 1
+        assert [status.remaining for status in loader.status()] == [0]
+        assert "as its sampler gives them" in repr(loader) or loader.is_over_pyg
+        assert len(list(batches)) == 1
+
+
+def test_a_state_that_is_loaded_beside_an_iteration() -> None:
+    source = loader_of(batch_sampler=[[1], [2], [3], [4]], num_workers=0)
+    batches = iter(source)
+    for _ in range(3):
+        next(batches)
+    state = source.state_dict()
+    loader = loader_of(batch_sampler=[[11], [12], [13], [14], [15]], num_workers=0)
+    batches = iter(loader)
+    for _ in range(2):
+        next(batches)
+    loader.load_state_dict(state)
+    next(batches)
+    assert loader.state_dict() == state
+    with pytest.raises(InvalidArgumentError, match="expected an order that begins"):
+        next(iter(loader))
+
+
+def test_the_last_batch_that_its_length_tells_of_ends_an_epoch() -> None:
+    loader = loader_of(batch_sampler=[[1], [2], [3]], num_workers=0)
+    for _ in zip(range(len(loader)), loader, strict=False):
+        state = loader.state_dict()
+    assert (state["epoch"], state["next_batch"]) == (1, 0)
+
+
+def test_states_are_merged() -> None:
+    loader = loader_of(batch_sampler=[[number % NUM_NODES] for number in range(NUM_NODES + 20)], num_workers=0)
+    batches = iter(loader)
+    for _ in range(NUM_NODES + 5):
+        next(batches)
+    assert merge_states([loader.state_dict()]) == loader.state_dict()
+    with pytest.raises(InvalidArgumentError, match="state_dict: expected a place below batch"):
+        loader.load_state_dict({**loader.state_dict(), "next_batch": 1 << 60})
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_what_batches_may_be(num_workers: int) -> None:
+    reused = torch.zeros(2, dtype=torch.int64)
+
+    class Order:
+        def __iter__(self) -> Iterator[Any]:
+            yield {7}
+            yield (number for number in (1, 2))
+            yield np.array([3, 4], dtype=np.uint32)
+            yield []
+            for number in range(5):
+                reused.fill_(number)
+                yield reused
+
+    expected = [[7], [1, 2], [3, 4], [], *([number] * 2 for number in range(5))]
+    assert positions(loader_of(batch_sampler=Order(), num_workers=num_workers)) == expected
+    with pytest.raises(InvalidArgumentError, match="expected the positions of each batch, got 3"):
+        positions(loader_of(batch_sampler=[3], num_workers=num_workers))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_what_an_order_gave_before_it_failed_is_handed_out(num_workers: int) -> None:
+    class Failing:
+        def __iter__(self) -> Iterator[list[int]]:
+            yield from [[1], [2], [3]]
+            raise ValueError("the program's")
+
+    batches = iter(loader_of(batch_sampler=Failing(), num_workers=num_workers))
+    assert [next(batches).input_id.tolist() for _ in range(3)] == [[1], [2], [3]]
+    with pytest.raises(ValueError, match="the program's"):
+        next(batches)
