@@ -7,6 +7,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -46,6 +47,19 @@ def current(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return replace_current(monkeypatch)
 
 
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Somebody waits for a capture, or to begin one."""
+    found, sleep = threading.Event(), time.sleep
+
+    def look_again(seconds: float) -> None:
+        found.set()
+        sleep(seconds)
+
+    monkeypatch.setattr(stream_uses, "time", SimpleNamespace(sleep=look_again))
+    return found
+
+
 @contextmanager
 def captured_elsewhere() -> Iterator[None]:
     """Another thread captures meanwhile."""
@@ -66,7 +80,7 @@ def captured_elsewhere() -> Iterator[None]:
         captured.result(DEADLINE_S)
 
 
-def test_uses_are_told_after_a_capture(current: SimpleNamespace) -> None:
+def test_uses_are_told_after_a_capture(current: SimpleNamespace, waits: threading.Event) -> None:
     """Torch forgets what it is told while any thread captures."""
     memory, held, began, ended = Memory(), Memory(), threading.Event(), threading.Event()
 
@@ -85,6 +99,7 @@ def test_uses_are_told_after_a_capture(current: SimpleNamespace) -> None:
             del owner  # the garbage collector may do that, and waits for no capture
             told_of_dropped = list(held.streams)
             told = threads.submit(record_uses, [memory], current.stream)
+            assert waits.wait(DEADLINE_S)
         finally:
             ended.set()
         assert captured.result(DEADLINE_S) == told_of_dropped == []
@@ -240,13 +255,15 @@ def test_an_interrupt_leaves_captures_possible(step: str, monkeypatch: pytest.Mo
 # --- who waits for whom --------------------------------------------------------------------------------------------
 
 
-def test_a_drop_that_waits_keeps_no_batch_from_being_handed_out(current: SimpleNamespace) -> None:
+def test_a_drop_that_waits_keeps_no_batch_from_being_handed_out(
+    current: SimpleNamespace, waits: threading.Event
+) -> None:
     """The stream may wait for what another thread will do with its batch. A capture begins afterwards."""
-    waits, done, began = threading.Event(), threading.Event(), threading.Event()
+    drops, done, began = threading.Event(), threading.Event(), threading.Event()
 
     class Slow(Stream):
         def synchronize(self) -> None:
-            waits.set()
+            drops.set()
             assert done.wait(DEADLINE_S)
             super().synchronize()
 
@@ -260,8 +277,9 @@ def test_a_drop_that_waits_keeps_no_batch_from_being_handed_out(current: SimpleN
     with ThreadPoolExecutor(2) as threads:
         drop = threads.submit(owners.clear)
         try:
-            assert waits.wait(DEADLINE_S)
+            assert drops.wait(DEADLINE_S)
             captured = threads.submit(capture)
+            assert waits.wait(DEADLINE_S)
             record_uses([memory], current.stream)
             assert memory.streams == [current.stream]
             assert not began.is_set()
@@ -271,7 +289,7 @@ def test_a_drop_that_waits_keeps_no_batch_from_being_handed_out(current: SimpleN
         assert captured.result(DEADLINE_S) == 1
 
 
-def test_who_checks_static_shapes_waits_for_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_checks_static_shapes_waits_for_captures(monkeypatch: pytest.MonkeyPatch, waits: threading.Event) -> None:
     """It waits for all of a GPU, which fails the captures of others."""
     batches = batches_of_kernels(loader_for("homogeneous", static_shapes=True), StaticShapes(), HOST)
     batches.device = GPU
@@ -280,6 +298,7 @@ def test_who_checks_static_shapes_waits_for_captures(monkeypatch: pytest.MonkeyP
     with ThreadPoolExecutor(1) as thread:
         with captured_elsewhere():
             checked = thread.submit(batches.check)
+            assert waits.wait(DEADLINE_S)
             assert not found
         checked.result(DEADLINE_S)
     assert found == [None]
