@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "bindings/dlpack.h"
@@ -8,7 +9,9 @@
 #include "bindings/module.h"
 #include "bindings/os_error.h"
 #include "bindings/outgoing.h"
+#include "bindings/subgraphs.h"
 #include "exchange/ask_once.h"
+#include "exchange/row_lookup.h"
 #include "exchange/runner.h"
 #include "exchange/sample_exchange.h"
 #include "exchange/single_round.h"
@@ -23,6 +26,11 @@ using exchange::Asked;
 using exchange::Ending;
 using exchange::Exchange;
 using exchange::PartitionedGraph;
+using exchange::RecentRows;
+using exchange::RowGroup;
+using exchange::RowLookup;
+using exchange::RowPlan;
+using exchange::RowsExchange;
 using exchange::Runner;
 using exchange::SampleExchange;
 using exchange::SingleRound;
@@ -54,6 +62,105 @@ py::tuple ask_together(const std::vector<std::array<py::object, 4>>& given) {
                        from_python(offsets, "offsets")});
   exchange::AskedOnce asked = without_gil([&] { return exchange::ask_once(lookups); });
   return py::make_tuple(std::move(asked.rows), std::move(asked.ids), std::move(asked.offsets));
+}
+
+// In the core's own memory: what Python borrowed cannot be given up where it was sent, without the GIL.
+Tensor copied(const py::handle& object, const char* name) {
+  const Tensor from = from_python(py::reinterpret_borrow<py::object>(object), name);
+  Tensor to = empty(from.shape, from.dtype);
+  if (from.nbytes() > 0) std::memcpy(to.data, from.data, from.nbytes());
+  return to;
+}
+
+using GroupArgument = std::tuple<std::vector<std::string>, std::shared_ptr<PartitionBook>, std::shared_ptr<SortedIds>,
+                                 py::object, std::shared_ptr<RecentRows>, int>;
+
+std::shared_ptr<RowPlan> make_plan(const std::vector<GroupArgument>& groups, std::vector<bool> is_asked, bool repeats) {
+  auto plan = std::make_shared<RowPlan>();
+  for (const auto& [stores, book, copied_ids, copy_rows, recent, node_type] : groups) {
+    plan->groups.push_back({stores, book, copied_ids, from_python_optional(copy_rows, "copy_rows"), recent, node_type});
+  }
+  plan->is_asked = std::move(is_asked);
+  plan->repeats = repeats;
+  check_plan(*plan);
+  return plan;
+}
+
+// None, ids, or places as locate_owned() gives them.
+RowLookup::Wanted wanted_of(const py::handle& object) {
+  if (object.is_none()) return {};
+  if (!py::isinstance<py::tuple>(object)) return {from_python(py::reinterpret_borrow<py::object>(object), "ids"), {}};
+  const auto places = py::reinterpret_borrow<py::tuple>(object);
+  if (places.size() != 7) throw InvalidArgument(message("wanted: expected 7 parts of places, got ", places.size()));
+  const auto part = [&](size_t i, const char* name) { return from_python(py::object(places[i]), name); };
+  return {{},
+          LocatedRows{part(0, "owners"), part(1, "rows"), copied(places[2], "ids"), part(3, "positions"),
+                      part(4, "offsets"), places[5].cast<int64_t>(), places[6].cast<int64_t>()}};
+}
+
+std::shared_ptr<RowsExchange> make_rows_exchange(const std::shared_ptr<RowPlan>& plan, const py::sequence& wanted,
+                                                 std::shared_ptr<ThreadPool> pool) {
+  std::vector<std::vector<RowLookup::Wanted>> given;
+  for (const py::handle& of_batch : wanted) {
+    auto& groups = given.emplace_back();
+    for (const py::handle& of_group : py::reinterpret_borrow<py::sequence>(of_batch))
+      groups.push_back(wanted_of(of_group));
+  }
+  return without_gil([&] { return std::make_shared<RowsExchange>(plan, given, std::move(pool)); });
+}
+
+void bind_rows(py::module_& m) {
+  py::class_<RecentRows, std::shared_ptr<RecentRows>>(m, "RecentRows",
+                                                      "Rows that other partitions answered lately (recent_rows.h).")
+      .def(py::init<size_t, int64_t, int64_t, int>(), py::arg("num_stores"), py::arg("num_ids"), py::arg("block_rows"),
+           py::arg("num_blocks"))
+      .def(
+          "keep",
+          [](RecentRows& self, const py::object& ids, const std::vector<std::shared_ptr<RowStore>>& answers,
+             ThreadPool& pool) {
+            const Tensor given = from_python(ids, "ids");
+            const std::vector<std::shared_ptr<const RowStore>> rows(answers.begin(), answers.end());
+            GilReleased nogil;  // it has a lock of its own
+            self.keep(given, rows, pool);
+          },
+          py::arg("ids"), py::arg("answers"), py::arg("pool"), "Keeps rows of ids, one RowStore for each store.")
+      .def_property_readonly("block_rows", &RecentRows::block_rows)
+      .def("forget", &RecentRows::forget, py::call_guard<GilReleased>(), "Keeps nothing of what it has.");
+  py::class_<RowPlan, std::shared_ptr<RowPlan>>(m, "RowPlan", "Which rows lookups want, and where those are.")
+      .def(py::init(&make_plan), py::arg("groups"), py::arg("is_asked"), py::arg("repeats") = false,
+           "Each group: stores whose rows are looked up by the same ids, their book (None: places are given), ids of "
+           "copies or None, the rows of these or None, RecentRows or None, the type of the nodes or -1.");
+  py::class_<RowLookup, std::shared_ptr<RowLookup>>(m, "RowLookup", "Rows that some batches look up (row_lookup.h).")
+      .def(
+          "gather",
+          [](const RowLookup& self, size_t batch, size_t group, size_t store,
+             const std::vector<std::shared_ptr<RowStore>>& held, const py::object& out) {
+            const Tensor target = from_python(out, "out");
+            GilReleased nogil;  // rows are only read, and nobody else holds the output yet
+            self.gather(batch, group, store, held, target);
+          },
+          py::arg("batch"), py::arg("group"), py::arg("store"), py::arg("held"), py::arg("out"),
+          "Writes the rows of a store; held: by partition at hand its rows, then copies or None.")
+      .def("keep", &RowLookup::keep, py::call_guard<GilReleased>(), "Keeps what was answered, where rows are kept.")
+      .def(
+          "counts",
+          [](const RowLookup& self, size_t batch, size_t group) {
+            const RowLookup::Counts counts = self.counts(batch, group);
+            return py::make_tuple(counts.copied, counts.recent, counts.asked);
+          },
+          py::arg("batch"), py::arg("group"), "How many ids were copied, recent, and asked for.")
+      .def(
+          "located",
+          [](const RowLookup& self, size_t batch, size_t group) {
+            const LocatedRows& located = self.located(batch, group);
+            return py::make_tuple(located.owners, located.rows);
+          },
+          py::arg("batch"), py::arg("group"), "Owners int32 and rows int64 of the ids; see locate_rows().");
+  py::class_<RowsExchange, Exchange, std::shared_ptr<RowsExchange>>(m, "RowsExchange", "A lookup of known ids.")
+      .def(py::init(&make_rows_exchange), py::arg("plan"), py::arg("wanted"), py::arg("pool"),
+           "wanted: by batch and group ids, places as locate_owned() gives them, or None.")
+      .def_property_readonly("asks", &RowsExchange::asks, "Whether others have to be asked.")
+      .def_property_readonly("rows", &RowsExchange::rows);
 }
 
 const char* name_of(Ending::What what) {
@@ -121,15 +228,31 @@ void bind_exchange_asking(py::module_& m) {
           py::arg("i"), py::arg("head"), py::arg("payload"), "The answer to the i-th query of the round.")
       .def("stitch", &Exchange::stitch, py::call_guard<GilReleased>(), "All answers of the round were taken.");
 
+  bind_rows(m);
+
   py::class_<SampleExchange, Exchange, std::shared_ptr<SampleExchange>>(m, "SampleExchange", "The hops of batches.")
       .def(py::init([](std::shared_ptr<PartitionedGraph> graph,
                        const std::vector<std::tuple<std::shared_ptr<BatchBuilder>, uint64_t, uint64_t>>& batches,
-                       std::shared_ptr<ThreadPool> pool) {
+                       std::shared_ptr<ThreadPool> pool, bool leaves_edges, std::shared_ptr<RowPlan> rows) {
              std::vector<SampleExchange::Batch> held;
              for (const auto& [builder, epoch, index] : batches) held.push_back({builder, epoch, index});
-             return std::make_shared<SampleExchange>(std::move(graph), std::move(held), std::move(pool));
+             return std::make_shared<SampleExchange>(std::move(graph), std::move(held), std::move(pool), leaves_edges,
+                                                     std::move(rows));
            }),
-           py::arg("graph"), py::arg("batches"), py::arg("pool"), "Of each batch its builder, epoch and index.");
+           py::arg("graph"), py::arg("batches"), py::arg("pool"), py::arg("leaves_edges") = false,
+           py::arg("rows") = nullptr,
+           "Of each batch its builder, epoch and index; the rows of whose nodes are looked up, or None.")
+      .def(
+          "take_batches",
+          [](SampleExchange& self) {
+            py::list batches;
+            for (SampledSubgraph& batch : self.take_batches()) batches.append(to_tuple(std::move(batch)));
+            return batches;
+          },
+          "When all is there, once: each batch as BatchBuilder.finish() gives it.")
+      .def_property_readonly("rows", &SampleExchange::rows, "Their rows; None where none are looked up.")
+      .def_property_readonly("sampled_at_ns", &SampleExchange::sampled_at_ns,
+                             "When the last hop was over, by the clock of time.perf_counter_ns().");
 
   py::class_<SingleRound, Exchange, std::shared_ptr<SingleRound>>(m, "SingleRound", "Queries known beforehand.")
       .def(py::init([](const std::vector<std::tuple<int, std::shared_ptr<rpc::OutgoingValue>, std::vector<int64_t>>>&

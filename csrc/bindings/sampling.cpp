@@ -9,6 +9,7 @@
 #include "bindings/gil.h"
 #include "bindings/long_work.h"
 #include "bindings/module.h"
+#include "bindings/subgraphs.h"
 #include "common/rng.h"
 #include "common/shuffle.h"
 #include "sampling/batch_builder.h"
@@ -30,12 +31,6 @@ py::list edges_of(SampledSubgraph& batch) {
       edges.append(std::move(batch.unwritten[type]));
   }
   return edges;
-}
-
-py::tuple to_tuple(SampledSubgraph batch) {
-  py::list edges = edges_of(batch);
-  return py::make_tuple(std::move(batch.nodes), std::move(edges), std::move(batch.edge_ids), batch.num_sampled_nodes,
-                        batch.num_sampled_edges, std::move(batch.trees));
 }
 
 Tensor shuffled_range(int64_t begin, int64_t end, int64_t n, uint64_t key) {
@@ -67,6 +62,12 @@ void sample_all_hops(BatchBuilder& builder, const std::vector<HeldGraph>& graphs
 }
 
 }  // namespace
+
+py::tuple to_tuple(SampledSubgraph batch) {
+  py::list edges = edges_of(batch);
+  return py::make_tuple(std::move(batch.nodes), std::move(edges), std::move(batch.edge_ids), batch.num_sampled_nodes,
+                        batch.num_sampled_edges, std::move(batch.trees));
+}
 
 void bind_sampling(py::module_& m) {
   m.def("shuffle_key", &shuffle_key, py::arg("seed"), py::arg("epoch"));

@@ -1,5 +1,6 @@
 #include "exchange/sample_exchange.h"
 
+#include <chrono>
 #include <utility>
 
 #include "common/error.h"
@@ -48,8 +49,12 @@ void check_graph(const PartitionedGraph& graph) {
 }
 
 SampleExchange::SampleExchange(std::shared_ptr<const PartitionedGraph> graph, std::vector<Batch> batches,
-                               std::shared_ptr<ThreadPool> pool)
-    : graph_(std::move(graph)), batches_(std::move(batches)), pool_(std::move(pool)) {}
+                               std::shared_ptr<ThreadPool> pool, bool leaves_edges, std::shared_ptr<const RowPlan> rows)
+    : graph_(std::move(graph)),
+      batches_(std::move(batches)),
+      pool_(std::move(pool)),
+      leaves_edges_(leaves_edges),
+      rows_(std::move(rows)) {}
 
 std::vector<Asked> SampleExchange::next() {
   std::vector<Asked> asked;
@@ -80,7 +85,26 @@ std::vector<Asked> SampleExchange::next() {
     meanwhile();
     end_hop();
   }
-  return asked;
+  return is_sampled_ ? asked : finish();
+}
+
+std::vector<Asked> SampleExchange::finish() {
+  is_sampled_ = true;
+  sampled_at_ns_ = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+  for (const Batch& batch : batches_) finished_.push_back(batch.builder->finish(leaves_edges_, pool_.get()));
+  if (rows_ == nullptr) return {};
+  std::vector<std::vector<RowLookup::Wanted>> wanted;
+  for (const SampledSubgraph& batch : finished_) {
+    auto& of_batch = wanted.emplace_back();
+    for (const RowGroup& group : rows_->groups) {
+      const auto node_type = static_cast<size_t>(group.node_type);
+      if (node_type >= batch.nodes.size())
+        throw InvalidArgument(message("rows: expected those of ", batch.nodes.size(), " node types"));
+      of_batch.push_back({batch.nodes[node_type], {}});
+    }
+  }
+  lookup_ = std::make_shared<RowLookup>(rows_, pool_);
+  return lookup_->begin(wanted);
 }
 
 void SampleExchange::begin_hop() {
@@ -125,6 +149,7 @@ void SampleExchange::meanwhile() {
 }
 
 void SampleExchange::take(size_t i, const rpc::IncomingValue& answer) {
+  if (lookup_ != nullptr) return lookup_->take(i, answer);
   const Sent& sent = sent_.at(i);
   constexpr size_t kTensors = 3;  // counts, neighbors, edge ids
   std::vector<Tensor> tensors = decode_answer(answer, kTensors * sent.hops.size());
@@ -133,6 +158,10 @@ void SampleExchange::take(size_t i, const rpc::IncomingValue& answer) {
     hops_[sent.hops[part]].parts[sent.partition] = {std::move(of_part[0]), std::move(of_part[1]),
                                                     std::move(of_part[2])};
   }
+}
+
+void SampleExchange::stitch() {
+  if (!is_sampled_) end_hop();
 }
 
 void SampleExchange::end_hop() {

@@ -19,7 +19,7 @@ from ..utils.tensor import convert_to_tensor
 from . import shared_memory
 from .feature import Feature
 from .handles import handles_of, tensors_of
-from .schema import GraphSchema, store_name
+from .schema import NODE_FEATURE, NODE_LABEL, GraphSchema, store_name
 
 NODE_COLUMN, EDGE_COLUMN = "node_attr", "edge_attr"
 Columns = dict[Any, dict[str, torch.Tensor]]
@@ -39,6 +39,13 @@ class ColumnStore:
 def column_store(kind: str, type_index: int, name: str) -> str:
     """The name of the store of a column, such as ``"node_attr:0:pos"``."""
     return f"{store_name(kind, type_index)}:{name}"
+
+
+@functools.cache
+def node_type_of(store: str) -> int | None:
+    """The number of the node type whose rows a store has; None where a store has rows of edges."""
+    kind, number = store.split(":", 2)[:2]
+    return int(number) if kind in (NODE_FEATURE, NODE_LABEL, NODE_COLUMN) else None
 
 
 @functools.lru_cache(maxsize=64)

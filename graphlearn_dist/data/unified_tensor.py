@@ -30,38 +30,9 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def row_stores(tensors: Sequence[UnifiedTensor | torch.Tensor | None]) -> list[_C.RowStore | None]:
-    """What the core knows rows by that several have; plain tensors contiguous and in host memory."""
-    return list(map(_store_of, tensors))
-
-
-def gather_located(
-    stores: Sequence[_C.RowStore | None],
-    owners: torch.Tensor,
-    rows: torch.Tensor,
-    out: torch.Tensor,
-    pool: _C.ThreadPool,
-) -> None:
-    """Writes row ``rows[i]`` of ``stores[owners[i]]`` to ``out[i]``, cast to the dtype of ``out``.
-
-    Args:
-        stores: see ``row_stores``; of one dtype and row shape, None where no row is of it.
-        owners: int32 ``[n]``.
-        rows: int64 ``[n]``.
-        out: ``[n, ...]``.
-        pool: whose threads do it.
-
-    Raises:
-        UnknownIdError: a row is outside its store.
-        InvalidArgumentError: there is no store of an owner, or shapes or dtypes do not fit together.
-    """
-    _C.gather_located(stores, owners, rows, out, pool)
-
-
-def _store_of(rows: UnifiedTensor | torch.Tensor | None) -> _C.RowStore | None:
-    if rows is None:
-        return None
-    return _C.RowStore([rows]) if isinstance(rows, torch.Tensor) else rows._native
+def row_stores(tensors: Sequence[UnifiedTensor | None]) -> list[_C.RowStore | None]:
+    """What the core knows rows by that several have, in host memory."""
+    return [None if rows is None else rows._native for rows in tensors]
 
 
 def _gpu_of(current_device: torch.device | str | int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any, TypeVar
@@ -73,6 +74,12 @@ class BatchMaker:
         self._schema = schema
         self._is_compressed = config.edge_format == "adj_t"
         self._leaves_edges = leaves_edges and not self._is_compressed and not self._task.reads_edges
+
+    def of_graph(self, graph: GraphAccess) -> BatchMaker:
+        """The same of another access to the graph."""
+        other = copy(self)
+        other._graph = graph
+        return other
 
     async def make(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
         """Batch ``index`` of ``epoch`` without the rows that are looked up for it (see ``wanted_rows``)."""

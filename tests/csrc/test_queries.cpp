@@ -12,6 +12,7 @@
 #include "check.h"
 #include "exchange/queries.h"
 #include "fuzz_queries.h"
+#include "received.h"
 #include "rpc/frame.h"
 #include "rpc/msgpack.h"
 #include "sampling/methods.h"
@@ -31,27 +32,7 @@ using exchange::OwnedQuery;
 using exchange::Query;
 using exchange::RowsQuery;
 using rpc::IncomingValue;
-using rpc::OutgoingValue;
 using rpc::ProtocolError;
-
-// A value as a peer would receive it.
-struct Received {
-  std::string head;
-  Tensor payload;
-
-  IncomingValue value() const { return {head, payload.data, static_cast<uint64_t>(payload.numel()), payload.owner}; }
-};
-
-Received received(OutgoingValue value) {
-  const OutgoingValue sent = rpc::made(std::move(value));
-  Received out{sent.head, empty({static_cast<int64_t>(sent.payload_bytes())}, kUInt8)};
-  size_t at = 0;
-  for (const rpc::Segment& segment : sent.segments) {
-    std::memcpy(out.payload.as<char>() + at, segment.data, segment.bytes);
-    at += (segment.bytes + rpc::kSegmentAlignment - 1) / rpc::kSegmentAlignment * rpc::kSegmentAlignment;
-  }
-  return out;
-}
 
 std::vector<int64_t> numbers(int64_t count) {
   std::vector<int64_t> out(count);

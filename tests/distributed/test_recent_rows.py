@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +17,7 @@ from graphlearn_dist.core import thread_pool
 from graphlearn_dist.data.schema import NODE_FEATURE, NODE_LABEL, store_name
 from graphlearn_dist.distributed import DistDataset
 from graphlearn_dist.distributed.partitions.partition_service import PartitionService
-from graphlearn_dist.distributed.sampling import recent_rows
 from graphlearn_dist.distributed.sampling.feature_collector import FeatureCollector
-from graphlearn_dist.distributed.sampling.recent_rows import RecentRows
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.partition import CachedRows
 from tests.support.direct_peers import DirectPeers
@@ -89,27 +90,6 @@ def test_lookups_that_never_end_are_not_counted(datasets: list[DistDataset]) -> 
     assert collector.recent_bytes == 2 * int((datasets[0].node_pb[every] != 0).sum()) * ROW_BYTES
 
 
-def test_without_memory_nothing_is_kept(
-    datasets: list[DistDataset], whole: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And a batch whose rows are there comes all the same."""
-
-    def refuse(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        raise MemoryError(f"no {shape} of {dtype}")
-
-    collector, _ = collector_of(datasets, room_for(datasets, 1.0))
-    every = torch.arange(NUM_NODES)
-    with monkeypatch.context() as patch:
-        patch.setattr(recent_rows, "pooled_empty", refuse)
-        for _ in range(2):
-            (found,) = look_up(collector, every)
-            assert all(torch.equal(found[name], whole[name]) for name in BOTH)
-        assert collector.recent_bytes == 0
-    look_up(collector, every)
-    look_up(collector, every)
-    assert collector.recent_bytes > 0
-
-
 def test_too_little_room_keeps_nothing(datasets: list[DistDataset]) -> None:
     """A quarter of what others have has to find room."""
     every = torch.arange(NUM_NODES)
@@ -153,44 +133,101 @@ def test_copies_come_first(datasets: list[DistDataset], whole: dict[str, torch.T
     assert (hits, misses, saved) == (2 * len(others), 2 * num_kept, 2 * len(others) * ROW_BYTES)
 
 
+def rows_of(values: torch.Tensor) -> list[_C.RowStore]:
+    return [_C.RowStore([values])]
+
+
+def found_of(
+    datasets: list[DistDataset], rows: _C.RecentRows, stores: Sequence[str] = (FEATURES,)
+) -> tuple[_C.RowLookup, int]:
+    """A lookup of the rows of four nodes where all partitions are asked, and how many of them are kept."""
+    book = datasets[0].store_books()[FEATURES].native
+    plan = _C.RowPlan([(stores, book, None, None, rows, -1)], [True] * PARTS)
+    lookup = _C.RowsExchange(plan, [[torch.arange(4)]], thread_pool(1)).rows
+    return lookup, lookup.counts(0, 0)[1]
+
+
 def test_what_cannot_be_kept_is_forgotten(datasets: list[DistDataset]) -> None:
     """A failure between a row's place and its bytes leaves no place behind."""
-    rows, pool = RecentRows([FEATURES], NUM_NODES, 8), thread_pool(1)
-    book = datasets[0].store_books()[FEATURES].native
+    rows, pool = _C.RecentRows(1, NUM_NODES, 8, 8), thread_pool(1)
+    rows.keep(torch.arange(4), rows_of(torch.ones(4, NUM_FEATURES)), pool)
+    assert found_of(datasets, rows)[1] == 4
+    for wrong in (torch.ones(4, NUM_FEATURES + 1), torch.ones(4, NUM_FEATURES, dtype=torch.int32)):
+        with pytest.raises(InvalidArgumentError):
+            rows.keep(torch.arange(4, 8), rows_of(wrong), pool)
+        assert found_of(datasets, rows)[1] == 0
+        rows.keep(torch.arange(4), rows_of(torch.ones(4, NUM_FEATURES)), pool)
+    with pytest.raises(InvalidArgumentError, match="answers: expected rows of 1 stores, got 2"):
+        rows.keep(torch.arange(4, 8), 2 * rows_of(torch.ones(4, NUM_FEATURES)), pool)
+    assert found_of(datasets, rows)[1] == 4
 
-    def num_kept() -> int:
-        every = torch.arange(NUM_NODES)
-        return _C.locate_rows(book, every, [True] * PARTS, recent=rows.ids)[6]
 
-    rows.keep(torch.arange(4), {FEATURES: torch.ones(4, NUM_FEATURES)}, pool)
-    assert num_kept() == 4
-    with pytest.raises(InvalidArgumentError):
-        rows.keep(torch.arange(4, 8), {FEATURES: torch.ones(4, NUM_FEATURES + 1)}, pool)
-    assert num_kept() == 0
+def test_without_memory_nothing_is_kept(datasets: list[DistDataset]) -> None:
+    """And that is no error: a batch whose rows are there comes all the same."""
+    rows = _C.RecentRows(2, NUM_NODES, 1 << 27, 8)
+    small, large = torch.ones(4, 1), torch.ones(4, 1 << 18)  # in a block of 2^47 bytes, which no process has
+    for _ in range(2):
+        rows.keep(torch.arange(4), rows_of(small) + rows_of(large), thread_pool(1))
+        assert found_of(datasets, rows, sorted(BOTH))[1] == 0
+    rows.keep(torch.arange(4), 2 * rows_of(small), thread_pool(1))
+    assert found_of(datasets, rows, sorted(BOTH))[1] == 4
+
+
+def test_plans_that_do_not_fit_together(datasets: list[DistDataset]) -> None:
+    rows, book = _C.RecentRows(1, NUM_NODES, 8, 8), datasets[0].store_books()[FEATURES].native
+    asked = [True] * PARTS
+    for group, message in (
+        (([], book, None, None, None, -1), "groups: expected a store in each"),
+        ((sorted(BOTH), book, None, None, rows, -1), "recent: expected rows of 2 stores, got those of 1"),
+        (([FEATURES], _C.PartitionBook.permuted(4, 2, 1), None, None, None, -1), "books of 3 partitions"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            _C.RowPlan([group], asked)
+    plan, pool = _C.RowPlan([([FEATURES], book, None, None, None, -1)], asked), thread_pool(1)
+    for wanted, message in (([[]], "wanted: expected entries of 1 groups"), ([[(1, 2)]], "wanted: expected 7 parts")):
+        with pytest.raises(InvalidArgumentError, match=message):
+            _C.RowsExchange(plan, wanted, pool)
+    lookup = _C.RowsExchange(plan, [[None], [torch.arange(4)]], pool).rows
+    for batch, group in ((0, 0), (1, 1), (2, 0)):
+        with pytest.raises(InvalidArgumentError, match="batch, group: expected one that is looked up"):
+            lookup.counts(batch, group)
+    out = torch.zeros(4, NUM_FEATURES)
+    for store, held, message in ((1, [None] * 4, "store"), (0, [None] * 3, "held: expected rows of 3 partitions")):
+        with pytest.raises(InvalidArgumentError, match=message):
+            lookup.gather(1, 0, store, held, out)
+    with pytest.raises(InvalidArgumentError):  # nobody has answered yet
+        lookup.gather(1, 0, 0, [None] * 4, out)
 
 
 def test_a_partition_with_other_rows_is_named(datasets: list[DistDataset]) -> None:
-    collector, _ = collector_of(datasets, 0)
-    for rows, what in (
-        (torch.zeros(3, NUM_FEATURES, dtype=torch.float64), rf"torch.float64 \[{NUM_FEATURES}\]"),
-        (torch.zeros(3, NUM_FEATURES + 1), rf"torch.float32 \[{NUM_FEATURES + 1}\]"),
+    services = [PartitionService(dataset) for dataset in datasets]
+    book = datasets[2].store_books()[FEATURES].native
+    for like, what in (
+        (torch.zeros(NUM_FEATURES, dtype=torch.float64), rf"torch.float64 \[{NUM_FEATURES}\]"),
+        (torch.zeros(NUM_FEATURES + 1), rf"torch.float32 \[{NUM_FEATURES + 1}\]"),
     ):
+        rows = like.expand(book.size(2), -1).contiguous()
+        store = (FEATURES, book, None, _C.RowStore([rows]), None)
+        other: Any = SimpleNamespace(native=_C.PartitionServer(2, [], [store], thread_pool(1), 1 << 20))
+        collector = FeatureCollector(datasets[0], services[:1], DirectPeers([*services[:2], other]))
         message = rf"{FEATURES}: partition 2 has rows of {what}, another one of torch.float32 \[{NUM_FEATURES}\]"
         with pytest.raises(InvalidArgumentError, match=message):
-            collector.sources(FEATURES, {2: rows}, None, ())
+            collector.look_up({FEATURES: torch.arange(NUM_NODES)})
 
 
 @pytest.mark.parametrize("block_rows", [8, 1])  # a table of all ids, and one of those that have places
-def test_what_was_forgotten_has_no_place(block_rows: int) -> None:
-    rows = RecentRows([FEATURES], NUM_NODES, block_rows)
-    for _ in range(2):
-        rows.keep(torch.arange(4), {FEATURES: torch.ones(4, NUM_FEATURES)}, thread_pool(1))
-        assert any(block is not None for block in rows.blocks(FEATURES))
-        assert [(first, is_begun) for _, first, is_begun, _ in rows.ids.keep(torch.tensor([5]))] != []
+def test_what_was_forgotten_has_no_place(datasets: list[DistDataset], block_rows: int) -> None:
+    """And what was found before stays where it was."""
+    rows = _C.RecentRows(1, NUM_NODES, block_rows, 8)
+    for value in (1.0, 2.0):
+        rows.keep(torch.arange(4), rows_of(torch.full((4, NUM_FEATURES), value)), thread_pool(1))
+        lookup, num_kept = found_of(datasets, rows)
+        assert num_kept == 4
         rows.forget()
-        assert all(block is None for block in rows.blocks(FEATURES))
-    ((block, first, is_begun, _),) = rows.ids.keep(torch.tensor([5]))
-    assert (block, first, is_begun) == (0, 0, True)
+        assert found_of(datasets, rows)[1] == 0
+        out = torch.zeros(4, NUM_FEATURES)
+        lookup.gather(0, 0, 0, [None] * (PARTS + 1), out)
+        assert torch.equal(out, torch.full((4, NUM_FEATURES), value))
 
 
 @given(

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from graphlearn_dist import _C
 from graphlearn_dist.config import RpcSettings
 from graphlearn_dist.distributed.partitions.partition_peers import EndpointPeers, PartitionHolders
 from graphlearn_dist.distributed.partitions.partition_service import SERVICE, PartitionService
+from graphlearn_dist.distributed.partitions.rounds import AnyExchange
 from graphlearn_dist.distributed.sampling.batches import PartitionedBatches, place_in_pool
 from graphlearn_dist.rpc import Endpoint
 from graphlearn_dist.rpc.calls.remote import remote_functions
 from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batch_maker import with_rows
 from graphlearn_dist.sampler.batches import LocalBatches
+from tests.support.direct_peers import DirectPeers
 from tests.support.graphs import make_dataset, random_graph, typed_graph
 from tests.support.oracle import assert_same, load_partitions, tensors_of, write_partitions
 
@@ -113,9 +116,7 @@ def test_edges_of_large_batches_are_written_where_they_are_wanted(way: str, tmp_
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
-def test_no_row_is_asked_for_twice_of_batches_that_are_made_together(
-    disjoint: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_row_is_asked_for_twice_of_batches_that_are_made_together(disjoint: bool, tmp_path: Path) -> None:
     """Of one that repeats its nodes, as a tree for each seed does, neither; and the batches are the same."""
     graph, seed_type = GRAPHS["typed"]
     seeds = NodeSamplerInput(torch.arange(graph.num_nodes[seed_type]), seed_type)
@@ -124,29 +125,60 @@ def test_no_row_is_asked_for_twice_of_batches_that_are_made_together(
     )  # fmt: skip
     local = LocalBatches(make_dataset(graph, "in"), seeds, config)
     parts = load_partitions(write_partitions(graph, tmp_path, "random", NUM_PARTS, "in"), NUM_PARTS)
-    asked: list[tuple[str, torch.Tensor]] = []
-    make_query = _C.rows_query
+    services = [PartitionService(part) for part in parts]
 
-    def remember(stores: list[str], ids: list[torch.Tensor]) -> object:
-        asked.extend(zip(stores, ids, strict=True))
-        return make_query(stores, ids)
+    async def make(together: int) -> list[torch.Tensor]:
+        peers = DirectPeers(services)
+        batches = PartitionedBatches(parts[0], seeds, config, services[:1], peers)
+        for first in range(0, batches.schedule.num_batches, together):
+            indices = range(first, min(first + together, batches.schedule.num_batches))
+            for index, made in zip(indices, await batches.make_in(0, indices, 0, place_in_pool), strict=True):
+                assert_same(tensors_of(with_rows(*made)), tensors_of(local.make(0, index)))
+        return [ids for query in peers.asked_as("rows") for ids in query.ids_by_store().values()]
 
-    with ExitStack() as stack:
-        others = {part.partition_idx: ServingEndpoint(PartitionService(part), stack) for part in parts[1:]}
-        asker = stack.enter_context(Endpoint("sampling_worker", 0, settings=SETTINGS, listen_host=None))
-        holders = PartitionHolders({partition: other.endpoint.address for partition, other in others.items()})
+    alone, together = asyncio.run(make(1)), asyncio.run(make(5))
+    assert all(ids.unique().numel() == ids.numel() for ids in [*alone, *together])
+    assert 0 < sum(map(len, together)) < sum(map(len, alone))
 
-        async def make(together: int) -> int:
-            peers = EndpointPeers(asker, holders, SETTINGS.request_timeout_s)
-            batches = PartitionedBatches(parts[0], seeds, config, [PartitionService(parts[0])], peers)
-            asked.clear()
-            for first in range(0, batches.schedule.num_batches, together):
-                indices = range(first, min(first + together, batches.schedule.num_batches))
-                for index, made in zip(indices, await batches.make_in(0, indices, 0, place_in_pool), strict=True):
-                    assert_same(tensors_of(with_rows(*made)), tensors_of(local.make(0, index)))
-            return sum(ids.numel() for _, ids in asked)
 
-        monkeypatch.setattr(_C, "rows_query", remember)
-        alone, together = asyncio.run(make(1)), asyncio.run(make(5))
-    assert all(ids.unique().numel() == ids.numel() for _, ids in asked)
-    assert 0 < together < alone
+class CountingPeers(DirectPeers):
+    """Knows how many exchanges were begun."""
+
+    num_exchanges = 0
+
+    def run(self, make: Callable[[], AnyExchange]) -> Awaitable[AnyExchange]:
+        self.num_exchanges += 1
+        return super().run(make)
+
+
+@pytest.mark.parametrize("kind", sorted(GRAPHS))
+@pytest.mark.parametrize("sampling", [SamplingType.NODE, SamplingType.SUBGRAPH])
+@pytest.mark.parametrize("edges_too", [False, True])
+def test_rows_are_asked_for_with_the_last_hop(
+    kind: str, sampling: SamplingType, edges_too: bool, tmp_path: Path
+) -> None:
+    """Python has no step between the hops and the rows; but for features of edges, which lie where these were sampled.
+
+    Induced edges are asked for by themselves.
+    """
+    graph, seed_type = GRAPHS[kind]
+    seeds = NodeSamplerInput(torch.arange(graph.num_nodes[seed_type]), seed_type)
+    config = SamplingConfig(
+        sampling, [3, 3], 20, True, False, False, edges_too, False, False, "in", 7, collect_labels=True
+    )
+    local = LocalBatches(make_dataset(graph, "in"), seeds, replace(config, collect_features=True))
+    parts = load_partitions(write_partitions(graph, tmp_path, "random", NUM_PARTS, "in"), NUM_PARTS)
+    services = [PartitionService(part) for part in parts]
+    peers = CountingPeers(services)
+    batches = PartitionedBatches(parts[0], seeds, config, services[:1], peers)
+    for together in ((0,), (1, 2, 3)):
+        peers.num_exchanges = 0
+        made = asyncio.run(batches.make_in(0, together, 0, place_in_pool))
+        num_induced = len(together) if sampling is SamplingType.SUBGRAPH else 0
+        assert peers.num_exchanges == (2 if edges_too else 1) + num_induced
+        for index, batch in zip(together, made, strict=True):
+            expected, found = tensors_of(local.make(0, index)), tensors_of(with_rows(*batch))
+            names = [
+                name for name in expected if edges_too or name[0] == "y" or name.startswith(("nodes", "rows", "c"))
+            ]
+            assert_same({name: found[name] for name in names}, {name: expected[name] for name in names})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, NoReturn
 
@@ -29,7 +30,7 @@ from ...utils.tensor import on_host
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
-from .feature_collector import FeatureCollector
+from .feature_collector import FeatureCollector, Lookup, RowPlan
 from .partitioned_sampler import PartitionedGraph
 from .recent_rows import AskedRows, group_stores
 
@@ -140,6 +141,19 @@ def with_cached_graphs(
     return [*services, *(PartitionService(other, num_threads) for other in cached)]
 
 
+@dataclass(frozen=True)
+class RowsGraph:
+    """A graph that also asks for rows of what is sampled from it, once.
+
+    Attributes:
+        graph: it, see ``PartitionedGraph.with_rows``.
+        plan: of which rows.
+    """
+
+    graph: PartitionedGraph
+    plan: RowPlan
+
+
 class PartitionedSampler:
     """Samples from a partitioned graph, and looks up what belongs to what was sampled.
 
@@ -210,18 +224,32 @@ class PartitionedSampler:
         wanted = {name: ids.cpu() for name, ids in wanted_rows(batch, self._stores).items()}
         return self.collector.announce(wanted, self.collector.places_in(batch.subgraph, wanted))
 
-    async def look_up(self, batches: Sequence[SampledBatch], place: Place) -> Sequence[Rows]:
+    def graph_with_rows(self) -> RowsGraph | None:
+        """The graph, to sample some batches from, whose rows are asked for with the last hop; None where they cannot
+        be: nobody is asked, or edges say where they lie."""
+        plan = self.collector.plan_of_nodes(self._stores, repeats=self._repeats)
+        if plan is None or not isinstance(self._graph, PartitionedGraph):
+            return None
+        return RowsGraph(self._graph.with_rows(plan.native), plan)
+
+    async def look_up(
+        self, batches: Sequence[SampledBatch], place: Place, asked: RowsGraph | None = None
+    ) -> Sequence[Rows]:
         """The rows that are looked up for batches, by store, written once, where ``place`` says they are wanted.
 
         The same of edges that are unwritten. Rows of batches that stay on a GPU come as ``Feature.gather`` gives them.
+        ``asked``: what these batches were sampled from.
         """
         if not self._stores:
             return self._place(batches, [{} for _ in batches], place)
         wanted = [wanted_rows(batch, self._stores) for batch in batches]
         if self._keeps_device:
             return list(map(self.collector.gather_each, wanted))
-        places = [self.collector.places_in(batch.subgraph, of) for batch, of in zip(batches, wanted, strict=True)]
-        lookup = self.collector.start(wanted, places, repeats=self._repeats)
+        if asked is not None and asked.graph.rows is not None:
+            lookup = Lookup(self.collector, wanted, asked.plan, asked.graph.rows)
+        else:
+            places = [self.collector.places_in(batch.subgraph, of) for batch, of in zip(batches, wanted, strict=True)]
+            lookup = self.collector.start(wanted, places, repeats=self._repeats)
         placed = self._place(batches, self.collector.unwritten(wanted), place)
         await lookup.fill(placed)
         return placed
@@ -330,9 +358,12 @@ class PartitionedBatches:
         """
         self._name_in_trace(epoch, indices)
         begun = perf_counter_ns()
-        batches = await (self.sample(epoch, indices, run) if sampling is None else sampling)
+        asked = self._sampler.graph_with_rows() if sampling is None else None
+        batches = await (self.sample(epoch, indices, run, asked) if sampling is None else sampling)
         sampled = perf_counter_ns()
-        rows = await self._sampler.look_up(batches, place)
+        if asked is not None and asked.graph.rows is not None:
+            sampled = asked.graph.sampled_at_ns
+        rows = await self._sampler.look_up(batches, place, asked)
         made = list(zip(batches, rows, strict=True))
         self.counts.add(made, sampled - begun if sampling is None else 0, perf_counter_ns() - sampled)
         self.counts.follow_exchanges(self._peers.times)
@@ -340,10 +371,13 @@ class PartitionedBatches:
         trace_stages(begun, sampled)
         return made
 
-    async def sample(self, epoch: int, indices: Sequence[int], run: int) -> list[SampledBatch]:
-        """The same batches as of ``make``, without the rows that are looked up for them."""
+    async def sample(
+        self, epoch: int, indices: Sequence[int], run: int, graph: RowsGraph | None = None
+    ) -> list[SampledBatch]:
+        """The same batches as of ``make``, without the rows that are looked up for them; from ``graph``, if given."""
         self._name_in_trace(epoch, indices)  # where they are sampled ahead, by a task of its own
-        batches = await self._maker.make_together(epoch, indices, run)
+        maker = self._maker if graph is None else self._maker.of_graph(graph.graph)
+        batches = await maker.make_together(epoch, indices, run)
         return list(map(on_host, batches)) if self._is_moved else batches
 
     def _name_in_trace(self, epoch: int, indices: Sequence[int]) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
 from ... import _C
 from ...core import thread_pool, to_tensor
+from ...data.columns import node_type_of
 from ...data.disk_tier import Announced
 from ...data.feature import counts_of_caches
-from ...data.unified_tensor import UnifiedTensor, gather_located, row_stores
-from ...errors import InvalidArgumentError, UnknownIdError
+from ...data.unified_tensor import row_stores
+from ...errors import UnknownIdError
 from ...messages import Subgraph
 from ...partition import CachedRows, OwnedEdgesBook
 from ...telemetry import DeviceCacheCounts
@@ -22,73 +22,32 @@ from ...utils.coroutines import run_local
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
-from .recent_rows import Blocks, RecentRows, group_stores, keep_of, row_bytes
+from .recent_rows import RecentRows, group_stores, keep_of, row_bytes
 from .row_cache import CopyPlaces, RowCache, open_caches
 
 Wanted: TypeAlias = Mapping[str, torch.Tensor]  # of a batch by store, which rows: int64 [n]
-Sources: TypeAlias = Sequence[_C.RowStore | None]  # by `LocatedRows.owners`, where the rows of a store lie
+# Where rows are that lie with their edges: what ``_C.locate_owned`` gives, its arrays as tensors.
+Places: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, int]
 
 
 @dataclass(frozen=True)
-class LocatedRows:
-    """The places of a list of ids.
+class RowPlan:
+    """The rows that lookups want, and where those lie when they begin.
 
     Attributes:
-        owners: int32 ``[n]``, the partition of each, in the order of the list; their number for a copy, above that
-            1 + the block of a recent row.
-        rows: int64 ``[n]``, its row there where the partition is at hand, or of the copy, else its place in the answer.
-        ids: int64 ``[m]``, those to be asked for, grouped by owner; also for other lists, see ``ask_once``.
-        positions: int64 ``[m]``, where each of them stands in the list; None where they are for others, too.
-        offsets: int64 ``[num_partitions + 1]``, bounds of the groups.
-        bounds: the same as a list.
-        num_copied: how many are copies.
-        num_recent: how many are recent rows.
+        native: the same for the core, by groups of stores whose rows are looked up by the same ids.
+        places: by store, its group, and its place among the stores of that.
+        caches: the copies, by store.
     """
 
-    owners: torch.Tensor
-    rows: torch.Tensor
-    ids: torch.Tensor
-    positions: torch.Tensor | None
-    offsets: torch.Tensor
-    bounds: list[int]
-    num_copied: int = 0
-    num_recent: int = 0
-
-    @classmethod
-    def of(cls, found: Sequence[Any]) -> LocatedRows:
-        """Of what ``_C.locate_rows`` and ``_C.locate_owned`` give."""
-        owners, rows, ids, positions, offsets = map(to_tensor, found[:5])
-        return cls(owners, rows, ids, positions, offsets, offsets.tolist(), *found[5:])
+    native: _C.RowPlan
+    places: Mapping[str, tuple[int, int]]
+    caches: Mapping[str, RowCache]
 
     @property
-    def asked(self) -> list[int]:
-        """The partitions that have to be asked."""
-        return [at for at, (first, end) in enumerate(pairwise(self.bounds)) if first < end]
-
-    def asked_of(self, partition: int) -> torch.Tensor:
-        """The ids to ask a partition for."""
-        return self.ids[self.bounds[partition] : self.bounds[partition + 1]]
-
-
-def ask_once(located: Sequence[Mapping[str, LocatedRows]]) -> list[dict[str, LocatedRows]]:
-    """The same places, by batch and store, where all lists of a store ask together, for each id once."""
-    found: list[dict[str, LocatedRows]] = [{} for _ in located]
-    made: dict[tuple[int, ...], list[LocatedRows]] = {}  # stores of one type lie in the same places
-    for name in dict.fromkeys(name for of_batch in located for name in of_batch):
-        having = [batch for batch, of_batch in enumerate(located) if name in of_batch]
-        lists = [located[batch][name] for batch in having]
-        key = tuple(map(id, lists))
-        if key not in made:
-            rows, *asked = _C.ask_once([(each.rows, each.ids, each.positions, each.offsets) for each in lists])
-            ids, offsets = map(to_tensor, asked)
-            bounds = offsets.tolist()
-            made[key] = [
-                replace(each, rows=to_tensor(places), ids=ids, positions=None, offsets=offsets, bounds=bounds)
-                for each, places in zip(lists, rows, strict=True)
-            ]
-        for batch, places in zip(having, made[key], strict=True):
-            found[batch][name] = places
-    return found
+    def first_stores(self) -> list[str]:
+        """A store of each group."""
+        return [name for name, (_, place) in self.places.items() if place == 0]
 
 
 def _native(copies: CopyPlaces | None) -> tuple[_C.SortedIds | None, torch.Tensor | None]:
@@ -98,9 +57,9 @@ def _native(copies: CopyPlaces | None) -> tuple[_C.SortedIds | None, torch.Tenso
 class FeatureCollector:
     """Looks up rows of every store for a batch.
 
-    ``start`` sends the requests, one a partition for any number of batches; ``fill`` writes all rows into tensors that
-    the caller chose: each row is written once, in its final place, from where it lies, be that a partition at hand, a
-    cache or an answer.
+    ``start`` sends the requests, one a partition for any number of batches; or the exchange that samples batches does,
+    as its last round, by a ``plan_of_nodes``. ``fill`` writes all rows into tensors that the caller chose: each row is
+    written once, in its final place, from where it lies, be that a partition at hand, a cache or an answer.
 
     Args:
         dataset: this process's partition.
@@ -135,6 +94,9 @@ class FeatureCollector:
         self._own_copies = dataset.row_caches() if len(self._services) < self._num_partitions else {}
         self._caches = open_caches(self._own_copies)
         self._recent: dict[str, RecentRows] = {}  # by store; those of one type have one
+        self._plans: dict[
+            tuple[frozenset[str], bool], RowPlan | None
+        ] = {}  # of nodes, as long as copies and such are these
         self._most_recent_bytes, self._kept_stores = 0, frozenset[str]()
         self.recent_bytes = 0
         self.counts = torch.zeros(3, dtype=torch.int64)
@@ -155,6 +117,7 @@ class FeatureCollector:
         """
         if len(self._services) < self._num_partitions:
             self._caches = open_caches(self._own_copies, copies)
+            self._plans.clear()
             self.keep_recent(self._kept_stores, self._most_recent_bytes)
 
     def keep_recent(self, stores: frozenset[str], nbytes: int) -> None:
@@ -177,9 +140,10 @@ class FeatureCollector:
         def alike(name: str) -> tuple[int, int]:
             return id(self._books[name]), id(self._copies_of(name))
 
+        self._plans.clear()
         self._recent = keep_of(group_stores(stores & self._books.keys(), alike, describe, self._stores), nbytes)
 
-    def places_in(self, subgraph: Subgraph, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
+    def places_in(self, subgraph: Subgraph, wanted: Wanted) -> dict[str, Places]:
         """For stores of edge features that lie with their edges, the places of a batch's edges (``wanted``).
 
         An edge's features lie with the node that it was sampled for, which no request is needed to know.
@@ -195,8 +159,8 @@ class FeatureCollector:
             owners[edge_type] = to_tensor(book.locate(seeds, self._pool)[0])[cols]
         return self._places(wanted, {name: owners[i] for name, i in self._edge_types.items() if i in owners})
 
-    def _places(self, wanted: Mapping[str, torch.Tensor], owners: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
-        made: dict[tuple[int, int, int, int], LocatedRows] = {}  # stores of one type lie in the same places
+    def _places(self, wanted: Wanted, owners: Mapping[str, torch.Tensor]) -> dict[str, Places]:
+        made: dict[tuple[int, int, int, int], Places] = {}  # stores of one type lie in the same places
         places = {}
         for name in wanted.keys() & owners.keys():
             copies = self._copies_of(name)
@@ -204,13 +168,13 @@ class FeatureCollector:
             if key not in made:
                 services = map(self._services.get, range(self._num_partitions))
                 at_hand = [None if service is None else service.sorted_ids(name) for service in services]
-                made[key] = LocatedRows.of(
-                    _C.locate_owned(owners[name], wanted[name], at_hand, self._pool, *_native(copies))
-                )
+                found = _C.locate_owned(owners[name], wanted[name], at_hand, self._pool, *_native(copies))
+                a, b, c, d, e = map(to_tensor, found[:5])
+                made[key] = a, b, c, d, e, found[5], found[6]
             places[name] = made[key]
         return places
 
-    async def ask_places(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
+    async def ask_places(self, wanted: Wanted) -> dict[str, Places]:
         """The same where no more is known of edges than their ids (by store): every partition is asked which it has.
 
         Raises:
@@ -238,7 +202,7 @@ class FeatureCollector:
         return self._places(wanted, owners)
 
     def start(
-        self, wanted: Sequence[Wanted], places: Sequence[Mapping[str, LocatedRows]], *, repeats: bool = False
+        self, wanted: Sequence[Wanted], places: Sequence[Mapping[str, Places]], *, repeats: bool = False
     ) -> Lookup:
         """Begins a lookup of the ids (int64, any order, duplicates allowed) of some batches by store; asks the peers.
 
@@ -250,26 +214,63 @@ class FeatureCollector:
         """
         if self._whole:
             return Lookup(self, wanted)
-        located = [{**self._locate(of_batch), **of_edges} for of_batch, of_edges in zip(wanted, places, strict=True)]
-        for of_batch in located:
-            self._count(of_batch)
-        if (repeats or len(wanted) > 1) and any(of.ids.numel() for of_batch in located for of in of_batch.values()):
-            located = ask_once(located)
-        together = {name: of for of_batch in located for name, of in of_batch.items()}
-        asked: list[list[str]] = [[] for _ in range(self._num_partitions)]
-        for name, of in together.items():
-            for partition in of.asked:
-                asked[partition].append(name)
-        kept = {name: self._recent[name].blocks(name) for name in together if name in self._recent}
-        if not any(asked):
-            return Lookup(self, wanted, located, caches=self._caches, kept=kept)
-        questions = []
-        for partition, names in enumerate(asked):
-            if names:
-                ids = [together[name].asked_of(partition) for name in names]
-                questions.append((partition, _C.rows_query(names, ids), [one.numel() for one in ids]))
-        under_way = self._peers.run(lambda: _C.SingleRound(questions))
-        return Lookup(self, wanted, located, asked, under_way, self._caches, kept, together)
+        plan, make = self._plan_of_ids(wanted, places, repeats=repeats)
+        first = make()
+        if not first.asks:
+            return Lookup(self, wanted, plan, first.rows)
+        begun = [first]
+        under_way = self._peers.run(lambda: begun.pop() if begun else make())
+        return Lookup(self, wanted, plan, under_way=under_way)
+
+    def plan_of_nodes(self, stores: frozenset[str], *, repeats: bool = False) -> RowPlan | None:
+        """What a ``_C.SampleExchange`` looks up of these stores for the nodes of its batches; see ``start``.
+
+        None where there is nothing to ask for, or where edges have to be known.
+        """
+        key = stores, repeats
+        if self._whole or not stores:
+            return None
+        if key not in self._plans:
+            types = {name: number for name in sorted(stores) if (number := node_type_of(name)) is not None}
+            self._plans[key] = None if len(types) < len(stores) else self._plan(types, types, repeats=repeats)
+        return self._plans[key]
+
+    def _plan_of_ids(
+        self, wanted: Sequence[Wanted], places: Sequence[Mapping[str, Places]], *, repeats: bool
+    ) -> tuple[RowPlan, Callable[[], _C.RowsExchange]]:
+        """A plan of these ids, and what makes the exchange that looks them up."""
+        known = [
+            {**{name: ids for name, ids in of_batch.items() if name not in self._with_edges}, **of_edges}
+            for of_batch, of_edges in zip(wanted, places, strict=True)
+        ]
+        names = dict.fromkeys(name for of_batch in known for name in of_batch)
+        plan = self._plan({name: tuple(id(of.get(name)) for of in known) for name in names}, repeats=repeats)
+        by_group = [[of_batch.get(name) for name in plan.first_stores] for of_batch in known]
+        return plan, lambda: _C.RowsExchange(plan.native, by_group, self._pool)
+
+    def _plan(
+        self, alike: Mapping[str, Hashable], node_types: Mapping[str, int] | None = None, *, repeats: bool
+    ) -> RowPlan:
+        """A plan of stores; ``alike`` is equal for those whose rows are looked up by the same ids."""
+        groups: dict[Hashable, list[str]] = {}
+        for name, same in alike.items():
+            recent = self._recent_of(name, alike)
+            key = same, id(self._books.get(name)), id(self._copies_of(name)), id(recent)
+            groups.setdefault(key, []).append(name)
+        native = []
+        places: dict[str, tuple[int, int]] = {}
+        for group, names in enumerate(groups.values()):
+            recent = self._recent_of(names[0], alike)
+            if recent is not None and set(recent.stores) == set(names):
+                names, kept = list(recent.stores), recent.native
+            else:  # rows are kept of all of these stores alike, or of none
+                kept = None
+            places |= {name: (group, place) for place, name in enumerate(names)}
+            first = names[0]
+            copies = _native(self._copies_of(first))
+            node_type = -1 if node_types is None else node_types[first]
+            native.append((names, self._books.get(first), *copies, kept, node_type))
+        return RowPlan(_C.RowPlan(native, self._is_asked, repeats), places, self._caches)
 
     def unwritten(self, wanted: Sequence[Wanted]) -> list[dict[str, torch.Tensor]]:
         """By batch and store, tensors for the rows. Large ones are address space only as long as nobody writes them."""
@@ -298,88 +299,51 @@ class FeatureCollector:
         """Whether rows of partitions at hand are read from files, past their mappings."""
         return any(service.disk_tier(name) for service in self._services.values() for name in self.store_names)
 
-    def announce(self, wanted: Mapping[str, torch.Tensor], places: Mapping[str, LocatedRows]) -> Announced:
+    def announce(self, wanted: Wanted, places: Mapping[str, Places]) -> Announced:
         """Tells those who read rows from files of a lookup that will come; see ``start`` for the arguments."""
         if self._whole:
             found = ((self._stores[name].disk_tier, ids) for name, ids in wanted.items())
             return Announced((tier, rows) for tier, rows in found if tier is not None)
-        located = self._locate(wanted)
+        plan, make = self._plan_of_ids([wanted], [places], repeats=False)
+        rows = make().rows
+        located = [tuple(map(to_tensor, rows.located(0, group))) for group in range(len(plan.first_stores))]
         return Announced(
-            (tier, of.rows[of.owners == partition])
+            (tier, located[group][1][located[group][0] == partition])
             for partition, service in self._services.items()
-            for name, of in {**located, **places}.items()
+            for name, (group, _) in plan.places.items()
             if (tier := service.disk_tier(name)) is not None
         )
 
     def _copies_of(self, name: str) -> CopyPlaces | None:
         return self._caches[name].places if name in self._caches else None
 
-    def _count(self, located: Mapping[str, LocatedRows]) -> None:
-        """Adds to ``counts``, where there are copies."""
-        if not self._caches:
-            return
-        for of in {id(of): of for of in located.values()}.values():  # places, which stores share
-            self.counts[:2] += torch.tensor([of.num_copied, of.ids.numel() + of.num_recent])
-        for name in located.keys() & self._caches.keys():
-            self.counts[2] += located[name].num_copied * self._caches[name].row_bytes
-
-    def _locate(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, LocatedRows]:
-        """Where rows lie, but for those that lie with their edges."""
-        # Stores of one type share ids, book and copies, and so the places.
-        made: dict[tuple[int, int, int, int], LocatedRows] = {}
-        located = {}
-        for name, ids in wanted.items():
-            if name in self._with_edges:
-                continue
-            copies, recent = self._copies_of(name), self._recent_of(name, wanted)
-            key = id(ids), id(self._books[name]), id(copies), id(recent)
-            if key not in made:
-                kept = None if recent is None else recent.ids
-                made[key] = LocatedRows.of(
-                    _C.locate_rows(self._books[name], ids, self._is_asked, self._pool, *_native(copies), kept)
-                )
-            located[name] = made[key]
-        return located
-
-    def _recent_of(self, name: str, wanted: Mapping[str, torch.Tensor]) -> RecentRows | None:
+    def _recent_of(self, name: str, wanted: Collection[str]) -> RecentRows | None:
         """What a store's rows are kept in, where all that share it are wanted."""
         recent = self._recent.get(name)
-        return recent if recent is not None and recent.stores <= wanted.keys() else None
+        return recent if recent is not None and all(store in wanted for store in recent.stores) else None
 
-    def sources(self, name: str, answers: Mapping[int, torch.Tensor], cache: RowCache | None, kept: Blocks) -> Sources:
-        """Where the rows of a store lie, by ``LocatedRows.owners``; given the copies, and what partitions answered."""
-        sources: list[UnifiedTensor | torch.Tensor | None] = [None] * self._num_partitions
-        for partition, service in self._services.items():
-            sources[partition] = service.rows(name)
-        own = self._stores[name]
-        for partition, rows in answers.items():
-            if rows.dtype != own.dtype or rows.shape[1:] != own.shape[1:]:
-                raise InvalidArgumentError(
-                    f"{name}: partition {partition} has rows of {rows.dtype} {list(rows.shape[1:])}, another one of "
-                    f"{own.dtype} {list(own.shape[1:])}"
-                )
-            sources[partition] = rows
-        return row_stores([*sources, None if cache is None else cache.tensor, *kept])
+    def count(self, plan: RowPlan, rows: _C.RowLookup, wanted: Sequence[Wanted]) -> None:
+        """Adds to ``counts``, where there are copies, and to ``recent_bytes``."""
+        for batch, of_batch in enumerate(wanted):
+            by_group = [
+                rows.counts(batch, group) if name in of_batch else (0, 0, 0)
+                for group, name in enumerate(plan.first_stores)
+            ]
+            if plan.caches:
+                for copied, recent, asked in by_group:
+                    self.counts[:2] += torch.tensor([copied, asked + recent])
+            for name, (group, _) in plan.places.items():
+                copied, recent, _ = by_group[group]
+                self.recent_bytes += recent * self._row_bytes[name]
+                if name in plan.caches:
+                    self.counts[2] += copied * plan.caches[name].row_bytes
 
-    def gather(self, sources: Sources, located: LocatedRows, out: torch.Tensor) -> None:
-        """Writes the rows of a store."""
-        gather_located(sources, located.owners, located.rows, out, self._pool)
-
-    def count_recent(self, located: Mapping[str, LocatedRows]) -> None:
-        """Adds to ``recent_bytes`` what a batch was given."""
-        self.recent_bytes += sum(of.num_recent * self._row_bytes[name] for name, of in located.items())
-
-    def keep(self, located: Mapping[str, LocatedRows], answers: Mapping[str, Mapping[int, torch.Tensor]]) -> None:
-        """Keeps the rows that partitions answered, by store."""
-        for recent in set(self._recent.values()):
-            if not recent.stores <= answers.keys():
-                continue
-            places = {id(located[store]): located[store] for store in recent.stores}
-            if len(places) == 1:
-                (of,) = places.values()
-                for partition in of.asked:
-                    of_stores = {store: answers[store][partition] for store in recent.stores}
-                    recent.keep(of.asked_of(partition), of_stores, self._pool)
+    def held(self, name: str, plan: RowPlan) -> list[_C.RowStore | None]:
+        """The rows of a store by partition at hand, None for the others; then its copies, or None."""
+        services = map(self._services.get, range(self._num_partitions))
+        rows = [None if service is None else service.rows(name) for service in services]
+        cache = plan.caches.get(name)
+        return row_stores([*rows, None if cache is None else cache.tensor])
 
     def gather_whole(self, name: str, ids: torch.Tensor, out: torch.Tensor) -> None:
         """Writes the rows of ``ids`` in their order; only where this partition is the whole data set."""
@@ -399,40 +363,36 @@ class FeatureCollector:
 
 @dataclass(frozen=True)
 class Lookup:
-    """A lookup under way, for some batches; see ``FeatureCollector``."""
+    """A lookup under way, for some batches; see ``FeatureCollector``.
+
+    Attributes:
+        collector: whose it is.
+        wanted: by batch and store, the ids.
+        plan: which rows these are; None where this partition is the whole data set.
+        rows: them, where nobody is asked any more.
+        under_way: else those who are asked.
+    """
 
     collector: FeatureCollector
     wanted: Sequence[Wanted]
-    located: Sequence[Mapping[str, LocatedRows]] = ()
-    asked: Sequence[Sequence[str]] = ()
-    under_way: Awaitable[_C.SingleRound] | None = None
-    caches: Mapping[str, RowCache] = field(default_factory=dict)
-    kept: Mapping[str, Blocks] = field(default_factory=dict)
-    together: Mapping[str, LocatedRows] = field(default_factory=dict)
+    plan: RowPlan | None = None
+    rows: _C.RowLookup | None = None
+    under_way: Awaitable[_C.RowsExchange] | None = None
 
     async def fill(self, outputs: Sequence[Mapping[str, torch.Tensor]]) -> None:
         """Writes every row into ``outputs`` (by batch and store, as ``FeatureCollector.unwritten`` makes them)."""
-        answers: dict[str, dict[int, torch.Tensor]] = {}
-        if self.under_way is not None:
-            answered = iter((await self.under_way).answers())
-            for partition, names in enumerate(self.asked):
-                for name, rows in zip(names, next(answered) if names else (), strict=True):
-                    answers.setdefault(name, {})[partition] = to_tensor(rows)
-        sources: dict[str, Sources] = {}
+        rows = self.rows if self.under_way is None else (await self.under_way).rows
+        held: dict[str, list[_C.RowStore | None]] = {}
         for batch, wanted in enumerate(self.wanted):
             for name, ids in wanted.items():
-                out = outputs[batch][name]
                 if ids.numel() == 0:
                     continue
-                if self.located and name in self.located[batch]:
-                    if name not in sources:
-                        found, cache = answers.get(name, {}), self.caches.get(name)
-                        sources[name] = self.collector.sources(name, found, cache, self.kept.get(name, ()))
-                    self.collector.gather(sources[name], self.located[batch][name], out)
-                else:
-                    self.collector.gather_whole(name, ids, out)
-        if self.kept:
-            for located in self.located:
-                self.collector.count_recent(located)
-        if answers:
-            self.collector.keep(self.together, answers)
+                if self.plan is None or rows is None:
+                    self.collector.gather_whole(name, ids, outputs[batch][name])
+                    continue
+                if name not in held:
+                    held[name] = self.collector.held(name, self.plan)
+                rows.gather(batch, *self.plan.places[name], held[name], outputs[batch][name])
+        if self.plan is not None and rows is not None:
+            self.collector.count(self.plan, rows, self.wanted)
+            rows.keep()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
@@ -104,6 +105,10 @@ class PartitionedGraph:
         services: the partitions at hand, this process's own among them.
         peers: the other partitions.
         num_threads: threads of one batch.
+
+    Attributes:
+        rows: those that ``with_rows`` was given, when batches were sampled; None where all partitions are at hand.
+        sampled_at_ns: when the last hop of these was over, by ``perf_counter_ns``.
     """
 
     def __init__(
@@ -136,6 +141,15 @@ class PartitionedGraph:
             seed=plan.seed,
         )
         self._builders = BuilderPool(plan.schema, MOST_DENSE_NODES)
+        self._row_plan: _C.RowPlan | None = None
+        self.rows: _C.RowLookup | None = None
+        self.sampled_at_ns = 0
+
+    def with_rows(self, plan: _C.RowPlan) -> PartitionedGraph:
+        """The same, for one call of ``sample``, which looks up these rows of the nodes, too."""
+        other = copy.copy(self)
+        other._row_plan = plan
+        return other
 
     def _pieces(self, partition: int) -> list[_C.Csr]:
         """By edge type, what a partition at hand holds; of another nothing."""
@@ -153,7 +167,7 @@ class PartitionedGraph:
         ]
 
     async def sample(self, wanted: Sequence[NamedSeeds], *, leaves_edges: bool = False) -> list[Sampled]:
-        """See ``GraphAccess``: one exchange with the other partitions, of several rounds of queries."""
+        """See ``GraphAccess``: one exchange with the other partitions, of several rounds of queries, rows the last."""
         if self._in_place is not None:
             return self._in_place.sample(wanted, leaves_edges=leaves_edges)
         began: list[tuple[_C.BatchBuilder, tuple[torch.Tensor, ...]]] = []
@@ -165,13 +179,14 @@ class PartitionedGraph:
                 builder = self._builders.take()
                 began.append((builder, begin_batch(builder, self.plan, seeds)))
                 batches.append((builder, epoch, index))
-            return _C.SampleExchange(self._in_exchanges, batches, self._pool)
+            return _C.SampleExchange(self._in_exchanges, batches, self._pool, leaves_edges, self._row_plan)
 
-        await self._peers.run(make)
-        found = [(to_subgraph(builder.finish(leaves_edges)), local_ids) for builder, local_ids in began]
+        done = await self._peers.run(make)
+        self.rows, self.sampled_at_ns = done.rows, done.sampled_at_ns
         for builder, _ in began:
             self._builders.give_back(builder)
-        return found
+        batches = map(to_subgraph, done.take_batches())
+        return [(batch, local_ids) for batch, (_, local_ids) in zip(batches, began, strict=True)]
 
     def _at_hand(self, split: OwnerSplit) -> Iterator[tuple[int, PartitionService]]:
         """The partitions at hand that own some of the ids."""

@@ -7,11 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import torch
-
 from ... import _C
-from ...core import pooled_empty, to_tensor
-from ...data.unified_tensor import UnifiedTensor, view_rows
 
 _NUM_BLOCKS = 8  # the oldest goes as a whole; each is a place more that every gather may read from
 _MOST_ROWS = (1 << 31) - 1 - _NUM_BLOCKS  # that can be kept
@@ -20,7 +16,6 @@ _MOST_ROWS = (1 << 31) - 1 - _NUM_BLOCKS  # that can be kept
 _LEAST_SHARE = 1 / 4
 _BYTES_OF_A_PLACE = 40  # of each row that is kept: its id, and what finds it
 
-Blocks: TypeAlias = Sequence[UnifiedTensor | None]  # None: no row has been kept in it
 RowTypes: TypeAlias = Mapping[str, Any]  # by store, what has a ``shape`` and a ``dtype``
 
 
@@ -29,60 +24,17 @@ def row_bytes(rows: Any) -> int:
     return int(math.prod(rows.shape[1:]) * rows.dtype.itemsize)
 
 
+@dataclass(frozen=True)
 class RecentRows:
-    """The rows that were kept last, of stores whose rows are looked up by the same ids. On one thread.
+    """The rows that were kept last, of stores whose rows are looked up by the same ids.
 
-    Args:
-        stores: their names.
-        num_ids: of the book of these stores.
-        block_rows: of each of 8 blocks, one from each store; at least 1.
+    Attributes:
+        stores: their names, in the order of the rows that ``native`` is given.
+        native: them.
     """
 
-    def __init__(self, stores: Iterable[str], num_ids: int, block_rows: int) -> None:
-        self.stores = frozenset(stores)
-        self._block_rows = block_rows
-        self._tensors: dict[tuple[str, int], torch.Tensor] = {}
-        self._views: dict[str, list[UnifiedTensor | None]] = {}
-        self.ids = _C.RecentIds(num_ids, block_rows, _NUM_BLOCKS)
-
-    def forget(self) -> None:
-        """Keeps nothing of what it has. Takes no memory."""
-        self.ids.forget()
-        self._tensors.clear()
-        self._views.clear()
-
-    def blocks(self, store: str) -> Blocks:
-        """Where the rows lie that ``ids`` knows now. They stay there for whoever holds this."""
-        return tuple(self._views.get(store, (None,) * _NUM_BLOCKS))
-
-    def keep(self, ids: torch.Tensor, answers: Mapping[str, torch.Tensor], pool: _C.ThreadPool) -> None:
-        """Keeps rows; none where there is no memory for them.
-
-        Args:
-            ids: int64 ``[n]``, each once.
-            answers: by store the rows of the ids, ``[n, ...]``, in all calls of one dtype and shape.
-            pool: whose threads copy them.
-        """
-        try:
-            sources = {store: _C.RowStore([answers[store]]) for store in self.stores}
-            for block, first, is_begun, which in self.ids.keep(ids):
-                chosen = to_tensor(which)
-                for store in self.stores:
-                    if is_begun:
-                        self._begin(store, block, answers[store])
-                    out = self._tensors[store, block][first : first + chosen.numel()]
-                    sources[store].gather(chosen, pool, out=out)
-        except BaseException as error:
-            self.forget()  # ids may have places where nothing was written
-            if not isinstance(error, MemoryError):
-                raise
-
-    def _begin(self, store: str, block: int, like: torch.Tensor) -> None:
-        rows = pooled_empty((self._block_rows, *like.shape[1:]), like.dtype)
-        self._tensors[store, block] = rows
-        views = list(self.blocks(store))
-        views[block] = view_rows(rows)
-        self._views[store] = views
+    stores: tuple[str, ...]
+    native: _C.RecentRows
 
 
 @dataclass(frozen=True)
@@ -141,7 +93,8 @@ def keep_of(asked: Sequence[AskedRows], nbytes: int) -> dict[str, RecentRows]:
     for of in asked if most_used(asked, nbytes) else ():
         most = of.in_whole_blocks if nbytes >= every else of.in_whole_blocks * nbytes // every
         if block_rows := min(most, _MOST_ROWS) // _NUM_BLOCKS:
-            recent |= dict.fromkeys(of.stores, RecentRows(of.stores, of.num_ids, block_rows))
+            native = _C.RecentRows(len(of.stores), of.num_ids, block_rows, _NUM_BLOCKS)
+            recent |= dict.fromkeys(of.stores, RecentRows(tuple(of.stores), native))
     return recent
 
 

@@ -107,7 +107,7 @@ class Sampling:
         self.begun: list[int] = []
         worker._batches.sample = self  # type: ignore[method-assign,assignment]
 
-    async def __call__(self, epoch: int, indices: Sequence[int], run: int) -> list[SampledBatch]:
+    async def __call__(self, epoch: int, indices: Sequence[int], run: int, graph: object = None) -> list[SampledBatch]:
         self.begun += indices
         await gather_all(map(self._until_sampled, indices))
         return await self._sample(epoch, indices, run)
@@ -218,7 +218,7 @@ def test_what_was_sampled_ahead_in_vain_goes_with_the_run() -> None:
         if index == SIZE:
             raise PeerLostError("server-1", "gone")
 
-    async def sample(epoch: int, indices: Sequence[int], run: int) -> list[SampledBatch]:
+    async def sample(epoch: int, indices: Sequence[int], run: int, graph: object = None) -> list[SampledBatch]:
         if SIZE not in indices:
             await asyncio.Event().wait()
         await gather_all(map(fail, indices))
@@ -250,7 +250,7 @@ def test_what_is_sampled_ahead_is_named_in_a_trace(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(trace, "_tracer", tracer)
     named = []
 
-    async def make_together(epoch: int, indices: Sequence[int], run: int) -> list[SampledBatch]:
+    async def make_together(epoch: int, indices: Sequence[int], run: int, graph: object = None) -> list[SampledBatch]:
         named.append(trace.current_batches())
         return []
 

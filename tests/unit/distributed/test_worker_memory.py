@@ -42,14 +42,14 @@ def test_all_of_it_is_used_once(nbytes: int, wish: int | None, asked: list[Asked
 def test_rows_take_no_more_than_they_may(nbytes: int, asked: list[AskedRows]) -> None:
     asked = [AskedRows([f"{i}"], of.row_bytes, of.num_ids, of.count) for i, of in enumerate(asked)]
     kept = keep_of(asked, nbytes)
-    sizes = {
-        name: kept[name]._block_rows * 8 * (of.row_bytes + 40) for of in asked for name in of.stores if name in kept
-    }
-    assert sum(sizes.values()) <= most_used(asked, nbytes) <= nbytes
+    sizes = [
+        kept[name].native.block_rows * 8 * (of.row_bytes + 40) for of in asked for name in of.stores if name in kept
+    ]
+    assert sum(sizes) <= most_used(asked, nbytes) <= nbytes
     if sum((of.row_bytes + 40) * (of.count + 8) for of in asked if of.row_bytes and of.count > 0) <= nbytes:
         for of in asked:
             if of.row_bytes and of.count > 0:
-                assert kept[of.stores[0]]._block_rows * 8 >= of.count
+                assert kept[of.stores[0]].native.block_rows * 8 >= of.count
 
 
 @pytest.mark.parametrize("nbytes", [999, 1000 * 140 // 4 - 1])

@@ -1,0 +1,55 @@
+// Rows that other partitions answered lately, of stores whose rows are looked up by the same ids.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <shared_mutex>
+#include <vector>
+
+#include "common/tensor.h"
+#include "common/thread_pool.h"
+#include "feature/gather.h"
+#include "routing/recent_ids.h"
+
+namespace gld::exchange {
+
+// All methods may be called from any thread.
+class RecentRows {
+ public:
+  // By store and block, the rows; null where none was kept. They stay where they are for whoever holds this.
+  using Blocks = std::vector<std::vector<std::shared_ptr<const RowStore>>>;
+
+  // In so many blocks, each of so many rows of each store; at least one of each.
+  RecentRows(size_t num_stores, int64_t num_ids, int64_t block_rows, int num_blocks);
+
+  size_t num_stores() const { return blocks_.size(); }
+  int64_t block_rows() const { return ids_.block_rows(); }
+
+  // Which ids are kept, and where; neither changes while this lives.
+  class Reading {
+   public:
+    explicit Reading(const RecentRows& rows) : lock_(rows.mutex_), rows_(rows) {}
+    const RecentIds& ids() const { return rows_.ids_; }
+    const Blocks& blocks() const { return rows_.blocks_; }
+
+   private:
+    const std::shared_lock<std::shared_mutex> lock_;
+    const RecentRows& rows_;
+  };
+
+  // Keeps rows of `ids` (int64 [n], each once) as far as there are places for them (recent_ids.h): the i-th row of each
+  // of `answers`, one for each store. Where there is no memory for them, nothing is kept any more. Throws
+  // InvalidArgument where rows are not like those that were kept before, which are forgotten then.
+  void keep(const Tensor& ids, const std::vector<std::shared_ptr<const RowStore>>& answers, ThreadPool& pool);
+  // Keeps nothing of what it has. Takes no memory.
+  void forget();
+
+ private:
+  void write(const RecentIds::Run& run, const std::vector<std::shared_ptr<const RowStore>>& answers, ThreadPool& pool);
+  void forget_all() noexcept;
+
+  mutable std::shared_mutex mutex_;
+  RecentIds ids_;
+  Blocks blocks_;
+};
+
+}  // namespace gld::exchange
