@@ -250,7 +250,7 @@ def test_what_is_sampled_ahead_is_named_in_a_trace(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(trace, "_tracer", tracer)
     named = []
 
-    async def make_together(epoch: int, indices: Sequence[int], run: int, graph: object = None) -> list[SampledBatch]:
+    async def make_together(epoch: int, indices: Sequence[int], run: int) -> list[SampledBatch]:
         named.append(trace.current_batches())
         return []
 
