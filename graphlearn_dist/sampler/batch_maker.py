@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from time import perf_counter_ns
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -19,9 +19,10 @@ from ..utils.coroutines import gather_all
 from .adjacency import with_adjacency
 from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from .epochs.schedule import SeedSchedule
-from .tasks import GraphAccess, TaskResult, make_task
+from .tasks import GraphAccess, Sampled, TaskResult, make_task
 
 T = TypeVar("T")
+Sample: TypeAlias = Callable[..., Awaitable[list[Sampled]]]  # see ``GraphAccess.sample``
 
 _EDGES = "edge_index"
 
@@ -68,6 +69,7 @@ class BatchMaker:
     ) -> None:
         self.schedule = make_schedule(sampler_input, config, near)
         self._graph = graph
+        self._sample: Sample = graph.sample
         self._counts = BatchCounts() if counts is None else counts
         self._task = make_task(sampler_input, schema, config)
         self._input_id = sampler_input.input_id if isinstance(sampler_input, NodeSamplerInput) else None
@@ -75,10 +77,10 @@ class BatchMaker:
         self._is_compressed = config.edge_format == "adj_t"
         self._leaves_edges = leaves_edges and not self._is_compressed and not self._task.reads_edges
 
-    def of_graph(self, graph: GraphAccess) -> BatchMaker:
-        """The same of another access to the graph."""
+    def sampling_by(self, sample: Sample) -> BatchMaker:
+        """The same, whose neighborhoods are sampled by this in place of the graph's ``sample``."""
         other = copy(self)
-        other._graph = graph
+        other._sample = sample
         return other
 
     async def make(self, epoch: int, index: int, run: int = 0) -> SampledBatch:
@@ -94,7 +96,7 @@ class BatchMaker:
         named = [(self.schedule.positions(epoch, index), index) for index in indices]
         seeds = await self._each(task.begin(graph, positions, epoch=epoch, index=index) for positions, index in named)
         self._counts.add_seeds(perf_counter_ns() - begun)
-        sampled = await graph.sample(
+        sampled = await self._sample(
             [(of_batch.lists, epoch, index) for of_batch, (_, index) in zip(seeds, named, strict=True)],
             leaves_edges=self._leaves_edges,
         )
@@ -113,7 +115,7 @@ class BatchMaker:
         begun = begun or perf_counter_ns()
         seeds = await task.begin(graph, positions, epoch=epoch, index=index)
         self._counts.add_seeds(perf_counter_ns() - begun)
-        (sampled,) = await graph.sample(((seeds.lists, epoch, index),), leaves_edges=self._leaves_edges)
+        (sampled,) = await self._sample(((seeds.lists, epoch, index),), leaves_edges=self._leaves_edges)
         return self._batch(await task.finish(graph, seeds, sampled), positions, index, epoch, run)
 
     async def _each(self, steps: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

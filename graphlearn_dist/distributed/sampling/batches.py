@@ -376,7 +376,7 @@ class PartitionedBatches:
     ) -> list[SampledBatch]:
         """The same batches as of ``make``, without the rows that are looked up for them; from ``graph``, if given."""
         self._name_in_trace(epoch, indices)  # where they are sampled ahead, by a task of its own
-        maker = self._maker if graph is None else self._maker.of_graph(graph.graph)
+        maker = self._maker if graph is None else self._maker.sampling_by(graph.graph.sample)
         batches = await maker.make_together(epoch, indices, run)
         return list(map(on_host, batches)) if self._is_moved else batches
 
