@@ -27,6 +27,7 @@ from .epochs.foresight import SampledAhead
 from .epochs.locality import order_of_seeds
 from .inputs import check_direction
 from .local_graph import LocalGraph
+from .num_samples import samples_by_type
 from .plan import Draw, SamplingPlan, build_plan
 from .strategies import STRATEGIES, TEMPORAL_STRATEGIES
 from .tasks import GraphAccess
@@ -38,14 +39,16 @@ def make_plan(dataset: Dataset, config: SamplingConfig) -> SamplingPlan:
     """Resolves a config against a data set.
 
     Raises:
-        InvalidArgumentError: fan-outs and edge types do not match, weights or times are asked for and no edge type has
-            any, or the data set holds the other neighbors; the error names the argument.
+        InvalidArgumentError: fan-outs and edge types, or samples and node types, do not match, weights or times are
+            asked for and no edge type has any, or the data set holds the other neighbors; the error names the argument.
     """
     check_direction(dataset.schema, config.edge_dir)
+    if config.num_samples is not None:
+        samples_by_type(dataset.schema, config.num_samples)  # raises
     return build_plan(
         dataset.schema,
         config.num_neighbors,
-        optional=config.sampling_type is SamplingType.SUBGRAPH,
+        optional=config.sampling_type in (SamplingType.SUBGRAPH, SamplingType.HGT),
         draws=resolve_draws(dataset, config),
         disjoint=config.is_disjoint,
         with_edge_ids=config.with_edge

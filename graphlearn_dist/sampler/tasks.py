@@ -1,6 +1,7 @@
 """What is sampled: nodes, links or subgraphs. Each knows a batch's seeds, and what the batch holds besides nodes.
 
 A task asks a ``GraphAccess`` for everything that needs the graph, and does not know whether that is in this process.
+``hgt`` has one more.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..core import stack_pair
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..messages import LinkLabels, Subgraph
-from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
+from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from .inputs import edge_type_index
 from .links.exclusion import without_edges
 from .links.negative_pool import NegativePool, negative_key
@@ -225,7 +226,7 @@ class NodeTask:
         return TaskResult(sampled[0], seeds.lists[0].times)
 
 
-async def _with_induced_edges(graph: GraphAccess, sampled: Subgraph) -> Subgraph:
+async def with_induced_edges(graph: GraphAccess, sampled: Subgraph) -> Subgraph:
     """The nodes of a subgraph, each of which it has once, with all edges between them."""
     induced = await graph.induced(sampled.nodes)
     return replace(
@@ -253,7 +254,7 @@ class SubgraphTask:
     async def finish(self, graph: GraphAccess, seeds: BatchSeeds, sampled: Sampled) -> TaskResult:
         """See ``Task``."""
         subgraph, (mapping,) = sampled
-        return TaskResult(await _with_induced_edges(graph, subgraph), mapping=mapping)
+        return TaskResult(await with_induced_edges(graph, subgraph), mapping=mapping)
 
 
 class LinkTask:
@@ -302,7 +303,7 @@ class LinkTask:
         if ends is None:
             raise TypeError("seeds: expected those of links")
         if self._config.induced:
-            subgraph = await _with_induced_edges(graph, subgraph)
+            subgraph = await with_induced_edges(graph, subgraph)
         subgraph = self._without_excluded(subgraph, ends.positives)
         if self._config.is_disjoint:
             link_of_tree = torch.cat([ends.source_links, ends.target_links])
@@ -392,31 +393,3 @@ class LinkTask:
             zeros = label.new_zeros((sources.numel() - num_positives, *label.shape[1:]))
             label = torch.cat([label, zeros])
         return LinkLabels(self._edge_type, torch.stack([sources, targets]), label, None, None, None)
-
-
-def make_task(inputs: NodeSamplerInput | EdgeSamplerInput, schema: GraphSchema, config: SamplingConfig) -> Task:
-    """The task of a config.
-
-    Raises:
-        InvalidArgumentError: links where nodes were expected or the other way round, a type that the data set does not
-            have, or times without ``temporal_strategy`` (or that without times).
-    """
-    own_times = inputs.time is None and None not in (config.temporal_strategy, config.own_times)
-    if not own_times and (inputs.time is None) != (config.temporal_strategy is None):
-        raise InvalidArgumentError(
-            f"time, temporal_strategy: expected both or none, got {'no ' if inputs.time is None else ''}times and "
-            f"{config.temporal_strategy!r}"
-        )
-    match config.sampling_type, inputs:
-        case SamplingType.NODE, NodeSamplerInput() if config.induced:
-            return SubgraphTask(inputs, schema)
-        case SamplingType.NODE, NodeSamplerInput():
-            return NodeTask(inputs, schema, own_times=own_times)
-        case SamplingType.SUBGRAPH, NodeSamplerInput():
-            return SubgraphTask(inputs, schema)
-        case SamplingType.LINK, EdgeSamplerInput():
-            return LinkTask(inputs, schema, config)
-    raise InvalidArgumentError(
-        f"sampler_input: expected {'links' if config.sampling_type is SamplingType.LINK else 'nodes'} to sample "
-        f"{config.sampling_type.value}s, got {type(inputs).__name__}"
-    )

@@ -1,6 +1,6 @@
 """One oracle for all: every mode gives the bits of the loader in one process, whatever is sampled, how, and from where.
 
-{collocated, multiprocessing, remote} x {1, 2, 3 partitions} x {homogeneous, typed} x {nodes, links, subgraphs} x
+{collocated, multiprocessing, remote} x {1, 2, 3 partitions} x {homogeneous, typed} x {nodes, links, subgraphs, HGT} x
 {uniform, weighted, temporal, near seeds} x {in, out}, partitions of others asked for and read in place. Processes are
 dear, so that three workers run all of it in both of their modes, by turns, and three servers one job after another.
 """
