@@ -293,7 +293,7 @@ def test_epochs_of_clients(directory: MakeDirectory, servers: Servers) -> None:
 
 def test_draws_differ() -> None:
     """That a mode draws by weight or time shows only where this is not what it would draw anyhow."""
-    for task in ("node", "link", "subgraph"):
+    for task in ("node", "link", "subgraph", "hgt"):
         drawn = [oracle_epochs(*TRAINED, sampling)[0][0] for sampling in SAMPLINGS if sampling[0] == task]
         for one, other in itertools.combinations(drawn, 2):
             assert not torch.equal(one["e_id."], other["e_id."])
