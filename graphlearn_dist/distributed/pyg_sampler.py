@@ -301,7 +301,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         schema = _with_link_type(self.schema, inputs)
         inputs = check_input(inputs, schema)
         config = with_own_times(self.config(kind, timed=inputs.time is not None, with_neg=with_neg), inputs, self._data)
-        maker = BatchMaker(self._graph(config), schema, inputs, config)
+        maker = BatchMaker(self._graph(config), schema, inputs, config, num_threads=self._num_threads)
         here = torch.arange(len(inputs))
         positions = here if input_id is None else input_id
         epoch, index = (int(self._epoch), batch_index(positions)) if place is None else place

@@ -39,8 +39,10 @@ def make_schedule(
     )
 
 
-def make_task(inputs: NodeSamplerInput | EdgeSamplerInput, schema: GraphSchema, config: SamplingConfig) -> Task:
-    """The task of a config.
+def make_task(
+    inputs: NodeSamplerInput | EdgeSamplerInput, schema: GraphSchema, config: SamplingConfig, num_threads: int = 1
+) -> Task:
+    """The task of a config; ``num_threads`` of what it computes itself.
 
     Raises:
         InvalidArgumentError: links where nodes were expected or the other way round, a type that the data set does not
@@ -60,7 +62,7 @@ def make_task(inputs: NodeSamplerInput | EdgeSamplerInput, schema: GraphSchema, 
         case SamplingType.SUBGRAPH, NodeSamplerInput():
             return SubgraphTask(inputs, schema)
         case SamplingType.HGT, NodeSamplerInput():
-            return HgtTask(inputs, schema, config)
+            return HgtTask(inputs, schema, config, num_threads)
         case SamplingType.LINK, EdgeSamplerInput():
             return LinkTask(inputs, schema, config)
     raise InvalidArgumentError(
@@ -81,6 +83,7 @@ class BatchMaker:
         counts: where the time of finding seeds is counted, if anywhere.
         leaves_edges: those of large batches may be left unwritten where the task does not read them, see
             ``unwritten_edges``.
+        num_threads: of what is computed for a batch beside the graph's answers; a batch does not depend on them.
 
     Raises:
         InvalidArgumentError: input and config do not belong together, or HGT samples are wanted of a graph on a GPU.
@@ -96,11 +99,12 @@ class BatchMaker:
         counts: BatchCounts | None = None,
         *,
         leaves_edges: bool = False,
+        num_threads: int = 1,
     ) -> None:
         self.schedule = make_schedule(sampler_input, config, near)
         self._graph = graph
         self._counts = BatchCounts() if counts is None else counts
-        self._task = make_task(sampler_input, schema, config)
+        self._task = make_task(sampler_input, schema, config, num_threads)
         if config.sampling_type is SamplingType.HGT and isinstance(graph, DeviceGraph):
             raise InvalidArgumentError(
                 f"data: expected graphs in host memory (mode 'CPU') with num_samples, got some on {graph.device}"

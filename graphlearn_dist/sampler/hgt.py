@@ -44,7 +44,9 @@ class HgtTask:
     asks = True
     reads_edges = True
 
-    def __init__(self, inputs: NodeSamplerInput, schema: GraphSchema, config: SamplingConfig) -> None:
+    def __init__(
+        self, inputs: NodeSamplerInput, schema: GraphSchema, config: SamplingConfig, num_threads: int = 1
+    ) -> None:
         self._nodes = inputs.node
         (self.seed_type,) = seed_types_of(inputs, schema)
         self._seed = config.seed
@@ -57,6 +59,7 @@ class HgtTask:
             for iteration in range(len(self._counts))
         ]
         self._num_nodes = schema.num_nodes
+        self._threads = thread_pool(num_threads)
 
     async def begin(self, graph: GraphAccess, positions: torch.Tensor, *, epoch: int, index: int) -> BatchSeeds:
         """See ``Task``: the seeds, and a list of each iteration and node type."""
@@ -77,9 +80,9 @@ class HgtTask:
                 )
                 for i in edge_types
             )
-            budgets.add([(self._specs[i][1], *of) for i, of in zip(edge_types, drawn, strict=True)], pool.threads)
+            budgets.add([(self._specs[i][1], *of) for i, of in zip(edge_types, drawn, strict=True)], self._threads)
             keys = [int(_C.draw_key(self._seed, epoch, index, _PICK_HOP - iteration, i)) for i in range(len(counts))]
-            newest = list(map(to_tensor, budgets.pick(counts, keys, pool.threads)))
+            newest = list(map(to_tensor, budgets.pick(counts, keys, self._threads)))
             lists += [SeedList(node_type, ids, unique=True) for node_type, ids in enumerate(newest)]
         pool.give_back(budgets)
         return BatchSeeds(tuple(lists))
@@ -109,7 +112,6 @@ class _BudgetPool:
     """Budgets for reuse: each holds tables of nodes. Thread-safe."""
 
     def __init__(self, num_nodes: Sequence[int]) -> None:
-        self.threads = thread_pool(1)
         self._num_nodes = num_nodes
         self._idle: list[_C.HgtBudgets] = []
         self._lock = threading.Lock()
@@ -131,10 +133,8 @@ class _BudgetPool:
 
 # They live as long as the graph, of which tasks come and go.
 _pools: weakref.WeakKeyDictionary[GraphAccess, _BudgetPool] = weakref.WeakKeyDictionary()
-_pools_lock = threading.Lock()
 
 
 def _pool_of(graph: GraphAccess, num_nodes: Sequence[int]) -> _BudgetPool:
     """The budgets for batches of a graph."""
-    with _pools_lock:
-        return _pools.setdefault(graph, _BudgetPool(num_nodes))
+    return _pools.get(graph) or _pools.setdefault(graph, _BudgetPool(num_nodes))

@@ -30,6 +30,7 @@ ALPHA = 1e-6  # of a false alarm, in either statistical test; seeds are fixed be
 
 
 def config_of(num_samples: Any, /, **changes: Any) -> SamplingConfig:
+    """Settings of a loader, with ``changes``."""
     config = SamplingConfig(
         SamplingType.HGT,
         None,
@@ -231,6 +232,15 @@ def test_links_unknown_seeds_and_gpus_are_refused() -> None:
     on_gpu = on_device(dataset, config, HOST)
     with pytest.raises(InvalidArgumentError, match=r"data: expected graphs in host memory \(mode 'CPU'\) with num_s"):
         BatchMaker(on_gpu, dataset.schema, NodeSamplerInput(torch.tensor([1]), "user"), config)
+
+
+def test_rows_are_as_likely_as_budgets_say() -> None:
+    """Copies of other partitions' rows are those that nodes which draw one neighbor an iteration would reach."""
+    dataset = make_dataset(typed_graph(5, 5, 10, 0))
+    plan = make_plan(dataset, config_of([4, 3]))
+    assert (plan.fanouts, plan.expected_fanouts) == ((), ((1,) * 3,) * 2)
+    neighborhoods = config_of([1], sampling_type=SamplingType.NODE, num_samples=None, num_neighbors=[2])
+    assert make_plan(dataset, neighborhoods).expected_fanouts == ((2,) * 3,)
 
 
 def test_no_seeds_no_batches() -> None:
