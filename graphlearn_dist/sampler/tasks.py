@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 import torch
 
 from .. import _C
-from ..core import stack_pair
+from ..core import stack_pair, to_tensor
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..messages import LinkLabels, Subgraph
@@ -59,9 +59,12 @@ class InducedEdges:
     neighbors: torch.Tensor
     edge_ids: torch.Tensor | None
 
-    def nodes(self) -> torch.Tensor:
-        """int64 ``[sum of counts]``: the local id of the node that each edge is one of."""
-        return torch.repeat_interleave(self.counts, output_size=self.neighbors.numel())
+    def edge_index(self) -> torch.Tensor:
+        """int64 ``[2, sum of counts]``: the neighbors, and the local id of the node that each edge is one of."""
+        if not self.counts.is_cuda:  # torch would wake its threads for that, however few edges there are
+            return to_tensor(_C.pair_with_nodes(self.counts, self.neighbors))
+        nodes = torch.repeat_interleave(self.counts, output_size=self.neighbors.numel())
+        return stack_pair(self.neighbors, nodes)
 
 
 # What a batch is sampled from: its seeds, and the epoch and index that name its draws.
@@ -231,7 +234,7 @@ async def with_induced_edges(graph: GraphAccess, sampled: Subgraph) -> Subgraph:
     induced = await graph.induced(sampled.nodes)
     return replace(
         sampled,
-        edge_index=tuple(stack_pair(edges.neighbors, edges.nodes()) for edges in induced),
+        edge_index=tuple(edges.edge_index() for edges in induced),
         edge_ids=tuple(edges.edge_ids for edges in induced),
         num_sampled_edges=((),) * len(induced),  # they belong to no hop
     )
