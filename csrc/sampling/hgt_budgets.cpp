@@ -23,11 +23,17 @@ struct Runner {
   bool operator<(const Runner& other) const { return clock < other.clock || (clock == other.clock && id < other.id); }
 };
 
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+constexpr int kMostPasses = 4;  // over the nodes, to find those that are picked; the last looks at all of them
+
 // Keeps the `capacity` first of those that are offered, at least 1.
 class FirstRunners {
  public:
-  // In `runners`, which are empty.
-  FirstRunners(int64_t capacity, std::vector<Runner>& runners) : capacity_(capacity), runners_(runners) {}
+  // In `runners`; nobody after `limit` counts.
+  FirstRunners(int64_t capacity, double limit, std::vector<Runner>& runners)
+      : capacity_(capacity), limit_(limit), runners_(runners) {
+    runners_.clear();
+  }
   // No later clock is among the first.
   double limit() const { return limit_; }
   void offer(const Runner& runner) {
@@ -49,8 +55,8 @@ class FirstRunners {
   }
 
   const int64_t capacity_;
+  double limit_;
   std::vector<Runner>& runners_;
-  double limit_ = std::numeric_limits<double>::infinity();
 };
 
 // At most what exponential_of(stream) gives, and a tenth of its work: the first number where that is the fraction, and
@@ -108,21 +114,25 @@ class HgtBudgets::TypeBudgets {
   }
 
   Tensor pick(int64_t count, uint64_t key) {
-    const auto num_seen = static_cast<int64_t>(ids_.size());
+    double total = 0;
+    int64_t num_left = 0;
+    for (const double budget : budgets_) {
+      const bool is_left = budget > 0;
+      total += is_left ? budget * budget : 0;
+      num_left += is_left;
+    }
+    const int64_t wanted = std::min(count, num_left);
     runners_.clear();
-    if (count > 0 && num_seen > 0) {
-      FirstRunners first(std::min(count, num_seen), runners_);
-      for (int64_t local = 0; local < num_seen; ++local) {
-        const double budget = budgets_[local];
-        if (!(budget > 0)) continue;
-        const double weight = budget * budget;
-        const NodeStream stream(key, ids_[local]);
-        // Quotients of the same number are in the order of what is divided, rounded too.
-        if (least_exponential_of(stream) / weight > first.limit()) continue;
-        const double clock = exponential_of(stream) / weight;
-        if (clock <= first.limit()) first.offer({clock, ids_[local], static_cast<uint32_t>(local)});
-      }
-      first.finish();
+    // Whose clocks have not rung by the limit are not looked at closely. Until a clock rings it is as if they began
+    // anew, `left` a second: where too few have rung, the limit is moved by what the others need. It changes no pick.
+    double limit = 0;
+    for (int pass = 1; static_cast<int64_t>(runners_.size()) < wanted; ++pass) {
+      double left = total;
+      for (const Runner& runner : runners_) left -= budgets_[runner.local] * budgets_[runner.local];
+      const auto missing = static_cast<double>(wanted - static_cast<int64_t>(runners_.size()));
+      const bool is_last = pass == kMostPasses || wanted == num_left || !(left > 0);
+      limit = is_last ? kNoLimit : limit + (1.25 * missing + 8) / left;
+      race(key, wanted, limit);
     }
     Tensor out = empty({static_cast<int64_t>(runners_.size())}, kInt64);
     int64_t* id = out.as<int64_t>();
@@ -135,6 +145,23 @@ class HgtBudgets::TypeBudgets {
 
  private:
   using Table = std::variant<DenseRelabelTable, HashRelabelTable>;
+
+  // The first `wanted` of those whose clocks ring by `limit`, in that order, into `runners_`.
+  void race(uint64_t key, int64_t wanted, double limit) {
+    FirstRunners first(wanted, limit, runners_);
+    const auto num_seen = static_cast<int64_t>(ids_.size());
+    for (int64_t local = 0; local < num_seen; ++local) {
+      const double budget = budgets_[local];
+      if (!(budget > 0)) continue;
+      const double weight = budget * budget;
+      const NodeStream stream(key, ids_[local]);
+      // Quotients by the same number are in the order of what is divided, rounded too.
+      if (least_exponential_of(stream) / weight > first.limit()) continue;
+      const double clock = exponential_of(stream) / weight;
+      if (clock <= first.limit()) first.offer({clock, ids_[local], static_cast<uint32_t>(local)});
+    }
+    first.finish();
+  }
 
   static Table make_table(int64_t num_nodes, int64_t most_dense) {
     if (num_nodes <= most_dense) return Table(std::in_place_type<DenseRelabelTable>, num_nodes);
