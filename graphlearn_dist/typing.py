@@ -12,6 +12,7 @@ from .utils.message_types import register_message
 NodeType: TypeAlias = str
 EdgeType: TypeAlias = tuple[str, str, str]
 NumNeighbors: TypeAlias = list[int] | dict[EdgeType, list[int]]
+NumSamples: TypeAlias = list[int] | dict[NodeType, list[int]]
 TensorDataType: TypeAlias = "torch.Tensor | object"
 
 NodeLabel: TypeAlias = "TensorDataType | dict[NodeType, TensorDataType]"

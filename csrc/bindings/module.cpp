@@ -48,6 +48,7 @@ PYBIND11_MODULE(_C, m) {
   gld::bind_routing(m);
   gld::bind_graph(m);
   gld::bind_sampling(m);
+  gld::bind_hgt(m);
   gld::bind_subgraph(m);
   gld::bind_ingest(m);
   gld::bind_feature(m);

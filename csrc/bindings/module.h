@@ -10,6 +10,7 @@ void bind_channel(pybind11::module_& m);
 void bind_routing(pybind11::module_& m);
 void bind_graph(pybind11::module_& m);
 void bind_sampling(pybind11::module_& m);
+void bind_hgt(pybind11::module_& m);
 void bind_subgraph(pybind11::module_& m);
 void bind_ingest(pybind11::module_& m);
 void bind_feature(pybind11::module_& m);

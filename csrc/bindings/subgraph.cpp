@@ -26,6 +26,13 @@ void bind_subgraph(py::module_& m) {
       "Edges to members: (counts int64 [n], positions in members int64 [sum], edge_ids int64 [sum] or None), grouped "
       "by node in the order asked.");
   m.def(
+      "pair_with_nodes",
+      [](py::object counts, py::object neighbors) {
+        const Tensor of_each = from_python(counts, "counts"), ids = from_python(neighbors, "neighbors");
+        return without_gil([&] { return pair_with_nodes(of_each, ids); });
+      },
+      py::arg("counts"), py::arg("neighbors"), "int64 [2, n]: neighbors, and the position of the node of each.");
+  m.def(
       "drop_edges",
       [](py::object edge_index, py::object edge_ids, py::object excluded) {
         const Tensor pairs = from_python(edge_index, "edge_index"), ids = from_python(edge_ids, "edge_ids");

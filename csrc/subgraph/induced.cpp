@@ -229,4 +229,23 @@ InducedEdges induced_edges(const Csr& csr, const Tensor& ids, const Tensor& rows
   return out;
 }
 
+Tensor pair_with_nodes(const Tensor& counts, const Tensor& neighbors) {
+  check_int64_vector(counts, counts.numel(), "counts");
+  check_int64_vector(neighbors, neighbors.numel(), "neighbors");
+  const int64_t total = neighbors.numel();
+  Tensor out = empty({2, total}, kInt64);
+  std::copy_n(neighbors.as<int64_t>(), total, out.as<int64_t>());
+  int64_t* const nodes = out.as<int64_t>() + total;
+  int64_t filled = 0;
+  for (int64_t i = 0; i < counts.numel(); ++i) {
+    const int64_t count = counts.as<int64_t>()[i];
+    if (count < 0 || count > total - filled)
+      throw InvalidArgument(message("counts[", i, "]: expected 0 to ", total - filled, ", got ", count));
+    std::fill_n(nodes + filled, count, i);
+    filled += count;
+  }
+  if (filled != total) throw InvalidArgument(message("counts: expected a sum of ", total, ", got ", filled));
+  return out;
+}
+
 }  // namespace gld

@@ -25,4 +25,8 @@ InducedEdges induced_edges(const Csr& csr, const Tensor& ids, const Tensor& rows
                            bool with_edge_ids, ThreadPool& pool,
                            int64_t max_edges = std::numeric_limits<int64_t>::max());
 
+// int64 [2, sum of counts]: `neighbors` (int64 [sum of counts]), and behind them for each the position of the node that
+// it is grouped by, of which node i has counts[i] (int64 [n]). Throws InvalidArgument unless there are so many.
+Tensor pair_with_nodes(const Tensor& counts, const Tensor& neighbors);
+
 }  // namespace gld

@@ -13,6 +13,7 @@ from .dist_dataset import DistDataset
 from .dist_embedding import DistEmbedding, SparseAdagrad, SparseAdam, SparseSGD
 from .dist_feature import DistFeature, PartialFeature
 from .dist_graph import DistGraph
+from .dist_hgt_loader import DistHGTLoader
 from .dist_link_neighbor_loader import DistLinkNeighborLoader
 from .dist_loader import DistLoader
 from .dist_neighbor_loader import DistNeighborLoader
@@ -88,6 +89,7 @@ __all__ = [
     "DistEmbedding",
     "DistFeature",
     "DistGraph",
+    "DistHGTLoader",
     "DistLinkNeighborLoader",
     "DistLoader",
     "DistMpSamplingProducer",

@@ -328,9 +328,9 @@ class DistServer:
 
         def announcement() -> Announcement:
             made = seeds[schedule.inputs_of(owners, here)] if owners else seeds
-            return Announcement.of_loader(plan.schema, made, size, plan.fanouts)
+            return Announcement.of_loader(plan.schema, made, size, plan.expected_fanouts)
 
-        self._row_cache.announce(producer, (hashed["inputs"], plan.fanouts, size, owners), announcement)
+        self._row_cache.announce(producer, (hashed["inputs"], plan.expected_fanouts, size, owners), announcement)
 
     async def _start(self, producer: SamplingProducer, holders: PartitionHolders) -> None:
         """Starts a producer, which knows these holders; undone if it fails."""

@@ -29,9 +29,10 @@ from ..sampler.epochs.schedule import batch_index
 from ..sampler.inputs import check_input
 from ..sampler.links.exclusion import with_excluded
 from ..sampler.links.negative_sampling import negatives_of
+from ..sampler.num_samples import check_num_samples
 from ..sampler.plan import SamplingPlan, plain_num_neighbors
 from ..sampler.tasks import GraphAccess
-from ..typing import EdgeType
+from ..typing import EdgeType, NumSamples
 from ..utils.coroutines import run_local
 from ..utils.shown import shown
 from .pyg_stores import ServerGraphStore
@@ -77,6 +78,8 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         is_sorted: not used: batches do not depend on the order of the edges.
         share_memory: not used: workers of a loader see the graph of the process that they are forks of.
         directed: PyG's older way to say ``subgraph_type="induced"``, by False.
+        num_samples: HGT sampling of nodes instead, with all edges between them: how many nodes of each type an
+            iteration takes, see ``loader.HGTLoader``.
 
     Attributes:
         keep_orig_edges: with bidirectional edges, PyG's ``orig_row``, ``orig_col`` and counts per hop stay there.
@@ -106,13 +109,15 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         is_sorted: bool = False,
         share_memory: bool = False,
         directed: bool = True,
+        num_samples: NumSamples | None = None,
     ) -> None:
         if sample_direction not in _DIRECTIONS:
             raise InvalidArgumentError(
                 f"sample_direction: expected one of {list(_DIRECTIONS)}, got {shown(sample_direction)}"
             )
         self.sample_direction = sample_direction
-        self.subgraph_type = _subgraph_type(subgraph_type, directed)
+        is_hgt = num_samples is not None
+        self.subgraph_type = SubgraphType.induced if is_hgt else _subgraph_type(subgraph_type, directed)
         self.keep_orig_edges = False
         if isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[1], ServerGraphStore):
             data = data[1].data
@@ -131,11 +136,13 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
             "disjoint": disjoint,
             "induced": self.subgraph_type is SubgraphType.induced,
         }
-        self._temporal_strategy = temporal_strategy if time_attr is not None or not is_pyg_data(data) else None
+        looks_at_times = not is_hgt and (time_attr is not None or not is_pyg_data(data))
+        self._temporal_strategy = temporal_strategy if looks_at_times else None
         self._strict = strict_negatives
         self._num_threads = num_threads
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._graphs: dict[str | None, GraphAccess] = {}
+        self._num_samples = None if num_samples is None else check_num_samples(num_samples)
         self.num_neighbors = num_neighbors
 
     def set_epoch(self, epoch: int) -> None:
@@ -149,12 +156,14 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
 
     @num_neighbors.setter
     def num_neighbors(self, num_neighbors: Any) -> None:
+        if num_neighbors is not None and self._num_samples is not None:
+            raise InvalidArgumentError(f"num_neighbors: expected None beside num_samples, got {shown(num_neighbors)}")
         is_theirs = num_neighbors is None or isinstance(num_neighbors, NumNeighbors)
         before = getattr(self, "_num_neighbors", None)
         self._num_neighbors = num_neighbors if is_theirs else _num_neighbors(num_neighbors)
         self._graphs.clear()
         try:
-            if num_neighbors is not None:
+            if num_neighbors is not None or self._num_samples is not None:
                 self._graph(self.config(SamplingType.NODE, timed=self._temporal_strategy == "last"))
         except InvalidArgumentError:
             self._num_neighbors = before
@@ -244,17 +253,29 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         Raises:
             InvalidArgumentError: no fan-outs were given, or the settings contradict each other.
         """
+        times = time_settings(self._temporal_strategy, timed=timed)
+        if self._num_samples is not None:
+            if kind is not SamplingType.NODE:
+                raise InvalidArgumentError("num_samples: expected None to sample links")
+            kind, samples = SamplingType.HGT, self._num_samples
+            return SamplingConfig(
+                sampling_type=kind,
+                num_neighbors=None,
+                num_samples=samples,
+                with_neg=with_neg,
+                **times,
+                **self._settings,
+            )
         if self._num_neighbors is None:
             raise InvalidArgumentError(
                 "num_neighbors: expected fan-outs for PyGSampler itself, got None; PyG's loaders do not tell theirs to "
                 "a sampler that they are given"
             )
-        times = time_settings(self._temporal_strategy, timed=timed)
         fanouts = plain_num_neighbors(self._num_neighbors) if len(self._num_neighbors) else None
         return SamplingConfig(sampling_type=kind, num_neighbors=fanouts, with_neg=with_neg, **times, **self._settings)
 
     def _plan(self, config: SamplingConfig) -> SamplingPlan:
-        if config.num_neighbors is not None:
+        if config.num_neighbors is not None or config.num_samples is not None:
             return make_plan(self._data, config)
         # No hop at all, which for nodes and links the core's own loaders take for a mistake.
         plan = make_plan(self._data, replace(config, sampling_type=SamplingType.SUBGRAPH, disjoint=False))
@@ -280,7 +301,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         schema = _with_link_type(self.schema, inputs)
         inputs = check_input(inputs, schema)
         config = with_own_times(self.config(kind, timed=inputs.time is not None, with_neg=with_neg), inputs, self._data)
-        maker = BatchMaker(self._graph(config), schema, inputs, config)
+        maker = BatchMaker(self._graph(config), schema, inputs, config, num_threads=self._num_threads)
         here = torch.arange(len(inputs))
         positions = here if input_id is None else input_id
         epoch, index = (int(self._epoch), batch_index(positions)) if place is None else place

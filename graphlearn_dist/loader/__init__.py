@@ -2,6 +2,7 @@
 
 from ..sampler.device.padding import StaticShapes
 from .captured_step import CapturedStep
+from .hgt_loader import HGTLoader
 from .hotness import count_nodes
 from .link_loader import LinkLoader, get_edge_label_index
 from .link_neighbor_loader import LinkNeighborLoader
@@ -13,6 +14,7 @@ from .transform import to_data, to_hetero_data, to_pyg
 
 __all__ = [
     "CapturedStep",
+    "HGTLoader",
     "LinkLoader",
     "LinkNeighborLoader",
     "NeighborLoader",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 import torch
 
 from ..errors import InvalidArgumentError
-from ..typing import EdgeType, NodeType, NumNeighbors, Split
+from ..typing import EdgeType, NodeType, NumNeighbors, NumSamples, Split
 from ..utils.device_exchange import moved
 from ..utils.message_types import BY_TYPE, register_as_base, register_message
 from ..utils.mixin import CastMixin
@@ -162,6 +162,12 @@ class SamplingType(Enum):
     NODE = "node"
     LINK = "link"
     SUBGRAPH = "subgraph"
+    HGT = "hgt"
+
+    @property
+    def plural(self) -> str:
+        """What is sampled, as errors call it."""
+        return "by HGT" if self is SamplingType.HGT else f"{self.value}s"
 
 
 _FLAGS = (
@@ -177,7 +183,8 @@ class SamplingConfig:
 
     Attributes:
         sampling_type: what is sampled.
-        num_neighbors: fan-outs by hop, or by edge type and hop; None (subgraphs only) takes no hop.
+        num_neighbors: fan-outs by hop, or by edge type and hop; None takes no hop (subgraphs), or is what HGT sampling
+            expects.
         batch_size: seeds, or links, of a batch.
         shuffle: permute the input in every epoch.
         drop_last: leave out an incomplete last batch.
@@ -200,6 +207,8 @@ class SamplingConfig:
         locality: into how many stretches of near seeds the input is cut, one of which a batch is of, see
             ``SeedSchedule``; None where nearness does not matter.
         edge_format: how batches carry their edges, ``"edge_index"`` or ``"adj_t"``, see ``loader.transform.to_pyg``.
+        num_samples: of HGT sampling, how many nodes of each type an iteration takes: a list by iteration, or by node
+            type such a list; None where something else is sampled.
     """
 
     sampling_type: SamplingType
@@ -222,6 +231,7 @@ class SamplingConfig:
     collect_labels: bool = False
     locality: int | None = None
     edge_format: str = "edge_index"
+    num_samples: NumSamples | None = None
 
     def __post_init__(self) -> None:
         if self.edge_dir not in ("in", "out", None):
@@ -256,15 +266,37 @@ class SamplingConfig:
                 "temporal_strategy: 'last' takes the most recent neighbors and draws nothing; expected replace and "
                 "with_weight False and strategy 'random'"
             )
+        if (self.num_samples is not None) != (self.sampling_type is SamplingType.HGT):
+            wanted = "None" if self.num_samples is not None else "numbers of nodes"
+            raise InvalidArgumentError(
+                f"num_samples: expected {wanted} to sample {self.sampling_type.plural}, got {shown(self.num_samples)}"
+            )
+        if self.sampling_type is SamplingType.HGT:
+            self._check_hgt()
         if self.has_induced_edges and self.is_disjoint:
             raise InvalidArgumentError(
                 "disjoint, temporal_strategy: an induced subgraph has each node once; expected False and no times"
             )
 
+    def _check_hgt(self) -> None:
+        if self.num_neighbors is not None:
+            raise InvalidArgumentError(
+                f"num_neighbors: expected None beside num_samples, got {shown(self.num_neighbors)}"
+            )
+        for name in ("replace", "with_weight"):
+            if getattr(self, name):
+                raise InvalidArgumentError(f"{name}: expected False with num_samples, whose budgets decide, got True")
+        if self.strategy != "random":
+            raise InvalidArgumentError(f"strategy: expected 'random' with num_samples, got {shown(self.strategy)}")
+        if self.own_times is not None:
+            raise InvalidArgumentError(
+                f"temporal_strategy: expected None with num_samples, got {shown(self.own_times)}"
+            )
+
     @property
     def has_induced_edges(self) -> bool:
         """Whether batches have all edges between their nodes."""
-        return self.induced or self.sampling_type is SamplingType.SUBGRAPH
+        return self.induced or self.sampling_type in (SamplingType.SUBGRAPH, SamplingType.HGT)
 
     @property
     def is_disjoint(self) -> bool:

@@ -17,9 +17,11 @@ from ..messages import SampledBatch
 from ..telemetry import BatchCounts
 from ..utils.coroutines import gather_all
 from .adjacency import with_adjacency
-from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
+from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
+from .device.device_graph import DeviceGraph
 from .epochs.schedule import SeedSchedule
-from .tasks import GraphAccess, Sampled, TaskResult, make_task
+from .hgt import HgtTask
+from .tasks import GraphAccess, LinkTask, NodeTask, Sampled, SubgraphTask, Task, TaskResult
 
 T = TypeVar("T")
 Sample: TypeAlias = Callable[..., Awaitable[list[Sampled]]]  # see ``GraphAccess.sample``
@@ -39,6 +41,38 @@ def make_schedule(
     )
 
 
+def make_task(
+    inputs: NodeSamplerInput | EdgeSamplerInput, schema: GraphSchema, config: SamplingConfig, num_threads: int = 1
+) -> Task:
+    """The task of a config; ``num_threads`` of what it computes itself.
+
+    Raises:
+        InvalidArgumentError: links where nodes were expected or the other way round, a type that the data set does not
+            have, or times without ``temporal_strategy`` (or that without times).
+    """
+    own_times = inputs.time is None and None not in (config.temporal_strategy, config.own_times)
+    if not own_times and (inputs.time is None) != (config.temporal_strategy is None):
+        raise InvalidArgumentError(
+            f"time, temporal_strategy: expected both or none, got {'no ' if inputs.time is None else ''}times and "
+            f"{config.temporal_strategy!r}"
+        )
+    match config.sampling_type, inputs:
+        case SamplingType.NODE, NodeSamplerInput() if config.induced:
+            return SubgraphTask(inputs, schema)
+        case SamplingType.NODE, NodeSamplerInput():
+            return NodeTask(inputs, schema, own_times=own_times)
+        case SamplingType.SUBGRAPH, NodeSamplerInput():
+            return SubgraphTask(inputs, schema)
+        case SamplingType.HGT, NodeSamplerInput():
+            return HgtTask(inputs, schema, config, num_threads)
+        case SamplingType.LINK, EdgeSamplerInput():
+            return LinkTask(inputs, schema, config)
+    raise InvalidArgumentError(
+        f"sampler_input: expected {'links' if config.sampling_type is SamplingType.LINK else 'nodes'} to sample "
+        f"{config.sampling_type.plural}, got {type(inputs).__name__}"
+    )
+
+
 class BatchMaker:
     """Makes the batches of one loader.
 
@@ -51,9 +85,10 @@ class BatchMaker:
         counts: where the time of finding seeds is counted, if anywhere.
         leaves_edges: those of large batches may be left unwritten where the task does not read them, see
             ``unwritten_edges``.
+        num_threads: of what is computed for a batch beside the graph's answers; a batch does not depend on them.
 
     Raises:
-        InvalidArgumentError: input and config do not belong together.
+        InvalidArgumentError: input and config do not belong together, or HGT samples are wanted of a graph on a GPU.
     """
 
     def __init__(
@@ -66,12 +101,17 @@ class BatchMaker:
         counts: BatchCounts | None = None,
         *,
         leaves_edges: bool = False,
+        num_threads: int = 1,
     ) -> None:
         self.schedule = make_schedule(sampler_input, config, near)
         self._graph = graph
         self._sample: Sample = graph.sample
         self._counts = BatchCounts() if counts is None else counts
-        self._task = make_task(sampler_input, schema, config)
+        self._task = make_task(sampler_input, schema, config, num_threads)
+        if config.sampling_type is SamplingType.HGT and isinstance(graph, DeviceGraph):
+            raise InvalidArgumentError(
+                f"data: expected graphs in host memory (mode 'CPU') with num_samples, got some on {graph.device}"
+            )
         self._input_id = sampler_input.input_id if isinstance(sampler_input, NodeSamplerInput) else None
         self._schema = schema
         self._is_compressed = config.edge_format == "adj_t"

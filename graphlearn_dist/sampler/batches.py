@@ -27,6 +27,7 @@ from .epochs.foresight import SampledAhead
 from .epochs.locality import order_of_seeds
 from .inputs import check_direction
 from .local_graph import LocalGraph
+from .num_samples import samples_by_type
 from .plan import Draw, SamplingPlan, build_plan
 from .strategies import STRATEGIES, TEMPORAL_STRATEGIES
 from .tasks import GraphAccess
@@ -38,20 +39,25 @@ def make_plan(dataset: Dataset, config: SamplingConfig) -> SamplingPlan:
     """Resolves a config against a data set.
 
     Raises:
-        InvalidArgumentError: fan-outs and edge types do not match, weights or times are asked for and no edge type has
-            any, or the data set holds the other neighbors; the error names the argument.
+        InvalidArgumentError: fan-outs and edge types, or samples and node types, do not match, weights or times are
+            asked for and no edge type has any, or the data set holds the other neighbors; the error names the argument.
     """
     check_direction(dataset.schema, config.edge_dir)
-    return build_plan(
+    plan = build_plan(
         dataset.schema,
         config.num_neighbors,
-        optional=config.sampling_type is SamplingType.SUBGRAPH,
+        optional=config.sampling_type in (SamplingType.SUBGRAPH, SamplingType.HGT),
         draws=resolve_draws(dataset, config),
         disjoint=config.is_disjoint,
         with_edge_ids=config.with_edge
         or (config.collect_features and bool(dataset.edge_features is not None or dataset.edge_attrs)),
         seed=config.seed,
     )
+    if config.num_samples is None:
+        return plan
+    # A neighbor's budget is how likely it is to be the one that a node draws.
+    num_iterations = len(samples_by_type(dataset.schema, config.num_samples)[0])
+    return replace(plan, likely_fanouts=((1,) * len(dataset.schema.edge_types),) * num_iterations)
 
 
 def with_own_times(
@@ -163,7 +169,9 @@ class LocalBatches:
         graph, device = whole_graph(dataset, make_plan(dataset, config), num_threads), device_of(dataset)
         near = order_of_seeds(config, sampler_input, dataset)
         self.counts = BatchCounts()
-        self._maker = BatchMaker(graph, dataset.schema, sampler_input, config, near, self.counts)
+        self._maker = BatchMaker(
+            graph, dataset.schema, sampler_input, config, near, self.counts, num_threads=num_threads
+        )
         self.schedule = self._maker.schedule
         self._stores = dataset.stores() if config.collect_features else {}
         self._store_names = frozenset(self._stores)

@@ -66,6 +66,7 @@ class SamplingPlan:
         disjoint: each seed grows a tree of its own.
         with_edge_ids: batches carry edge ids.
         seed: seed of all draws.
+        likely_fanouts: what says in place of ``fanouts`` how likely nodes are to be in a batch; None where these do.
     """
 
     schema: GraphSchema
@@ -74,6 +75,12 @@ class SamplingPlan:
     disjoint: bool = False
     with_edge_ids: bool = False
     seed: int = 0
+    likely_fanouts: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def expected_fanouts(self) -> tuple[tuple[int, ...], ...]:
+        """``[hop][edge type]``, by which it is estimated how likely nodes are to be in a batch."""
+        return self.fanouts if self.likely_fanouts is None else self.likely_fanouts
 
     @property
     def num_hops(self) -> int:

@@ -1,6 +1,7 @@
 """What is sampled: nodes, links or subgraphs. Each knows a batch's seeds, and what the batch holds besides nodes.
 
 A task asks a ``GraphAccess`` for everything that needs the graph, and does not know whether that is in this process.
+``hgt`` has one more.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Protocol, TypeAlias
 import torch
 
 from .. import _C
-from ..core import stack_pair
+from ..core import stack_pair, to_tensor
 from ..data.schema import GraphSchema
 from ..errors import InvalidArgumentError
 from ..messages import LinkLabels, Subgraph
-from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
+from .base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from .inputs import edge_type_index
 from .links.exclusion import without_edges
 from .links.negative_pool import NegativePool, negative_key
@@ -58,9 +59,12 @@ class InducedEdges:
     neighbors: torch.Tensor
     edge_ids: torch.Tensor | None
 
-    def nodes(self) -> torch.Tensor:
-        """int64 ``[sum of counts]``: the local id of the node that each edge is one of."""
-        return torch.repeat_interleave(self.counts, output_size=self.neighbors.numel())
+    def edge_index(self) -> torch.Tensor:
+        """int64 ``[2, sum of counts]``: the neighbors, and the local id of the node that each edge is one of."""
+        if not self.counts.is_cuda:  # torch would wake its threads for that, however few edges there are
+            return to_tensor(_C.pair_with_nodes(self.counts, self.neighbors))
+        nodes = torch.repeat_interleave(self.counts, output_size=self.neighbors.numel())
+        return stack_pair(self.neighbors, nodes)
 
 
 # What a batch is sampled from: its seeds, and the epoch and index that name its draws.
@@ -225,12 +229,12 @@ class NodeTask:
         return TaskResult(sampled[0], seeds.lists[0].times)
 
 
-async def _with_induced_edges(graph: GraphAccess, sampled: Subgraph) -> Subgraph:
+async def with_induced_edges(graph: GraphAccess, sampled: Subgraph) -> Subgraph:
     """The nodes of a subgraph, each of which it has once, with all edges between them."""
     induced = await graph.induced(sampled.nodes)
     return replace(
         sampled,
-        edge_index=tuple(stack_pair(edges.neighbors, edges.nodes()) for edges in induced),
+        edge_index=tuple(edges.edge_index() for edges in induced),
         edge_ids=tuple(edges.edge_ids for edges in induced),
         num_sampled_edges=((),) * len(induced),  # they belong to no hop
     )
@@ -253,7 +257,7 @@ class SubgraphTask:
     async def finish(self, graph: GraphAccess, seeds: BatchSeeds, sampled: Sampled) -> TaskResult:
         """See ``Task``."""
         subgraph, (mapping,) = sampled
-        return TaskResult(await _with_induced_edges(graph, subgraph), mapping=mapping)
+        return TaskResult(await with_induced_edges(graph, subgraph), mapping=mapping)
 
 
 class LinkTask:
@@ -302,7 +306,7 @@ class LinkTask:
         if ends is None:
             raise TypeError("seeds: expected those of links")
         if self._config.induced:
-            subgraph = await _with_induced_edges(graph, subgraph)
+            subgraph = await with_induced_edges(graph, subgraph)
         subgraph = self._without_excluded(subgraph, ends.positives)
         if self._config.is_disjoint:
             link_of_tree = torch.cat([ends.source_links, ends.target_links])
@@ -392,31 +396,3 @@ class LinkTask:
             zeros = label.new_zeros((sources.numel() - num_positives, *label.shape[1:]))
             label = torch.cat([label, zeros])
         return LinkLabels(self._edge_type, torch.stack([sources, targets]), label, None, None, None)
-
-
-def make_task(inputs: NodeSamplerInput | EdgeSamplerInput, schema: GraphSchema, config: SamplingConfig) -> Task:
-    """The task of a config.
-
-    Raises:
-        InvalidArgumentError: links where nodes were expected or the other way round, a type that the data set does not
-            have, or times without ``temporal_strategy`` (or that without times).
-    """
-    own_times = inputs.time is None and None not in (config.temporal_strategy, config.own_times)
-    if not own_times and (inputs.time is None) != (config.temporal_strategy is None):
-        raise InvalidArgumentError(
-            f"time, temporal_strategy: expected both or none, got {'no ' if inputs.time is None else ''}times and "
-            f"{config.temporal_strategy!r}"
-        )
-    match config.sampling_type, inputs:
-        case SamplingType.NODE, NodeSamplerInput() if config.induced:
-            return SubgraphTask(inputs, schema)
-        case SamplingType.NODE, NodeSamplerInput():
-            return NodeTask(inputs, schema, own_times=own_times)
-        case SamplingType.SUBGRAPH, NodeSamplerInput():
-            return SubgraphTask(inputs, schema)
-        case SamplingType.LINK, EdgeSamplerInput():
-            return LinkTask(inputs, schema, config)
-    raise InvalidArgumentError(
-        f"sampler_input: expected {'links' if config.sampling_type is SamplingType.LINK else 'nodes'} to sample "
-        f"{config.sampling_type.value}s, got {type(inputs).__name__}"
-    )

@@ -14,6 +14,16 @@
 namespace gld::test {
 namespace {
 
+TEST("edges of nodes in their order: neighbors, and the position of the node of each") {
+  const Tensor pairs = pair_with_nodes(ids({2, 0, 3}), ids({7, 8, 4, 5, 6}));
+  CHECK(pairs.shape == (std::vector<int64_t>{2, 5}));
+  CHECK(values<int64_t>(pairs) == (std::vector<int64_t>{7, 8, 4, 5, 6, 0, 0, 2, 2, 2}));
+  CHECK_EQUAL(pair_with_nodes(ids({0, 0}), ids({})).numel(), 0);
+  CHECK_THROWS(InvalidArgument, pair_with_nodes(ids({1}), ids({3, 4})));
+  CHECK_THROWS(InvalidArgument, pair_with_nodes(ids({3}), ids({3, 4})));
+  CHECK_THROWS(InvalidArgument, pair_with_nodes(ids({-1, 3}), ids({3, 4})));
+}
+
 TEST("induced edges: those that a plain loop finds, with any number of threads") {
   ThreadPool one(1);
   const int64_t num_nodes = 2000;

@@ -75,8 +75,7 @@ rpc::OutgoingValue answer_to(const Asked& asked) {
   const Received query = received(asked.query);
   const auto wanted = std::get<RowsQuery>(exchange::decode_query(query.value()));
   std::vector<Tensor> rows;
-  for (const RowsQuery::Part& part : wanted.parts)
-    rows.push_back(rows_of(part.ids, part.store == "features" ? 0 : 1));
+  for (const RowsQuery::Part& part : wanted.parts) rows.push_back(rows_of(part.ids, part.store == "features" ? 0 : 1));
   return exchange::encode_answer(rows);
 }
 

@@ -41,7 +41,8 @@ PROCESS_CASES = [
     ("typed", ("subgraph", "weighted")),
     ("homogeneous", ("node", "as a matrix")),
 ]
-CASES = [(name, sampling) for name in ("homogeneous", "typed") for sampling in sorted(SAMPLINGS)]
+ON_DEVICES = sorted(sampling for sampling in SAMPLINGS if sampling[0] != "hgt")
+CASES = [(name, sampling) for name in ("homogeneous", "typed") for sampling in ON_DEVICES]
 
 
 def data_on_device(name: str, edge_dir: Direction, mode: str = "CUDA") -> DistDataset:
@@ -68,6 +69,12 @@ def test_collocated_loaders_sample_where_the_graph_lies(
         num_batches = compare_epochs(loader, expected)
         assert loader._producer.device == HOST
     assert len(set(made)) == num_batches
+
+
+def test_hgt_samples_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = data_on_device("typed", "in")
+    with kernels_sample(monkeypatch), pytest.raises(InvalidArgumentError, match="data: expected graphs in host memory"):
+        open_loader("typed", "in", ("hgt", "uniform"), data, COLLOCATED[0])
 
 
 def test_processes_sample_where_the_graph_lies(

@@ -1,6 +1,6 @@
 """One oracle for all: every mode gives the bits of the loader in one process, whatever is sampled, how, and from where.
 
-{collocated, multiprocessing, remote} x {1, 2, 3 partitions} x {homogeneous, typed} x {nodes, links, subgraphs} x
+{collocated, multiprocessing, remote} x {1, 2, 3 partitions} x {homogeneous, typed} x {nodes, links, subgraphs, HGT} x
 {uniform, weighted, temporal, near seeds} x {in, out}, partitions of others asked for and read in place. Processes are
 dear, so that three workers run all of it in both of their modes, by turns, and three servers one job after another.
 """
@@ -293,7 +293,7 @@ def test_epochs_of_clients(directory: MakeDirectory, servers: Servers) -> None:
 
 def test_draws_differ() -> None:
     """That a mode draws by weight or time shows only where this is not what it would draw anyhow."""
-    for task in ("node", "link", "subgraph"):
+    for task in ("node", "link", "subgraph", "hgt"):
         drawn = [oracle_epochs(*TRAINED, sampling)[0][0] for sampling in SAMPLINGS if sampling[0] == task]
         for one, other in itertools.combinations(drawn, 2):
             assert not torch.equal(one["e_id."], other["e_id."])

@@ -1,4 +1,4 @@
-"""Links and induced subgraphs: batches from partitions equal those of the whole, bit by bit."""
+"""Links, induced subgraphs and HGT samples: batches from partitions equal those of the whole, bit by bit."""
 
 from __future__ import annotations
 
@@ -118,6 +118,18 @@ def test_subgraphs(data: st.DataObject, kind: str, num_parts: int) -> None:
     check_partitioned(case, inputs, kind, num_parts, sampling_type=SamplingType.SUBGRAPH, **changes)
 
 
+@given(data=st.data(), kind=st.sampled_from(sorted(PARTITIONERS)), num_parts=st.integers(1, 3))
+@settings(**HINT)
+def test_hgt(data: st.DataObject, kind: str, num_parts: int) -> None:
+    case = data.draw(cases())
+    iterations = data.draw(st.integers(1, 3))
+    counts = st.lists(st.sampled_from([0, 1, 3, 100]), min_size=iterations, max_size=iterations)
+    num_samples = {node_type: data.draw(counts) for node_type in case.graph.num_nodes}
+    inputs = NodeSamplerInput(case.seeds, case.seed_type)
+    changes = {"num_neighbors": None, "num_samples": num_samples, "with_edge": data.draw(st.booleans())}
+    check_partitioned(case, inputs, kind, num_parts, sampling_type=SamplingType.HGT, **changes)
+
+
 DRAWS: dict[str, dict[str, Any]] = {
     "labor": {"strategy": "labor"},
     "disjoint": {"disjoint": True},
@@ -148,6 +160,11 @@ def test_one_request_a_peer() -> None:
     for peers in check_partitioned(case, nodes, "random", 3, sampling_type=SamplingType.SUBGRAPH):
         induced = [query.partition for query in peers.asked_as("induced")]
         assert len(induced) == len(set(induced)) == 2
+    samples = {"num_neighbors": None, "num_samples": [5, 5]}
+    for peers in check_partitioned(case, nodes, "random", 3, sampling_type=SamplingType.HGT, **samples):
+        drawn = [(query.partition, query.arguments[0][0][0]) for query in peers.asked_as("hop")]
+        assert all(drawn.count(each) <= 2 for each in drawn)  # each edge type once in an iteration
+        assert len(peers.asked_as("induced")) == 2
     row, col = graph.edges[EDGE_TYPES[2]][:, :40]
     links = EdgeSamplerInput(row, col, None, EDGE_TYPES[2], NEGATIVES["binary, strict"])
     for peers in check_partitioned(case, links, "random", 3, sampling_type=SamplingType.LINK):

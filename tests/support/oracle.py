@@ -11,12 +11,13 @@ import torch
 from graphlearn_dist.data import ZoneOrder
 from graphlearn_dist.distributed import (
     DistDataset,
+    DistHGTLoader,
     DistLinkNeighborLoader,
     DistLoader,
     DistNeighborLoader,
     DistSubGraphLoader,
 )
-from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+from graphlearn_dist.loader import HGTLoader, LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from graphlearn_dist.messages import SampledBatch, Subgraph
 from graphlearn_dist.partition import (
     PermutedPartitionBook,
@@ -67,10 +68,14 @@ SAMPLINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("node", "as a matrix"): {"edge_format": "adj_t", "replace": True},
     ("link", "as a matrix"): {"edge_format": "adj_t", "neg_sampling": NegativeSampling("binary", 1), "disjoint": True},
     ("subgraph", "as a matrix"): {"edge_format": "adj_t"},
+    ("hgt", "uniform"): {},
+    ("hgt", "as a matrix"): {"edge_format": "adj_t", "locality": 2},
 }
 NUM_LINKS = 120
-_LOCAL = {"node": NeighborLoader, "link": LinkNeighborLoader, "subgraph": SubGraphLoader}
-_FAR = {"node": DistNeighborLoader, "link": DistLinkNeighborLoader, "subgraph": DistSubGraphLoader}
+_LOCAL = {"node": NeighborLoader, "link": LinkNeighborLoader, "subgraph": SubGraphLoader, "hgt": HGTLoader}
+_FAR = {
+    "node": DistNeighborLoader, "link": DistLinkNeighborLoader, "subgraph": DistSubGraphLoader, "hgt": DistHGTLoader
+}  # fmt: skip
 
 
 def pyg_tensors(data: Any) -> dict[str, Any]:
@@ -146,6 +151,8 @@ def _arguments(graph: TestGraph, sampling: tuple[str, str], part: tuple[int, int
         arguments["input_nodes"], count = _typed(seed_type, seeds), seeds.numel()
     if draw == "temporal":
         arguments["edge_label_time" if task == "link" else "input_time"] = torch.arange(count) % (MAX_TIME + 1)
+    elif task == "hgt":
+        arguments["num_samples"] = [arguments.pop("num_neighbors")[0] * 5, 12]
     elif task != "subgraph":
         arguments["temporal_strategy"] = None
     return arguments

@@ -2,9 +2,9 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <unordered_set>
 #include <vector>
 
+#include "common/rng.h"
 #include "common/tensor.h"
 #include "graph/csr.h"
 #include "sampling/candidates.h"
@@ -16,7 +16,7 @@
 
 namespace gld {
 
-// Beyond this fan-out a hash set finds repeated picks faster than a scan of them.
+// Beyond this fan-out a hash table finds repeated picks faster than a scan of them.
 constexpr int64_t kScanLimit = 96;
 constexpr int64_t kPrefetchRows = 16;
 
@@ -47,6 +47,31 @@ inline void with_scratch(int64_t count, Body&& body) {
   body(values.data());
 }
 
+// Some positions of a row, at most `capacity`: open addressing, at most half full. A row of a hub has hundreds of
+// picks.
+class PickTable {
+ public:
+  explicit PickTable(int64_t capacity) {
+    while (int64_t{1} << bits_ < 2 * capacity) ++bits_;
+    slots_.assign(size_t{1} << bits_, kFree);
+  }
+  bool contains(int64_t position) const { return slots_[find(position)] == position; }
+  void insert(int64_t position) { slots_[find(position)] = position; }
+
+ private:
+  static constexpr int64_t kFree = -1;
+
+  // Where the position is, or would be.
+  size_t find(int64_t position) const {
+    size_t at = static_cast<uint64_t>(position) * kGolden >> (64 - bits_);
+    while (slots_[at] != position && slots_[at] != kFree) at = (at + 1) & (slots_.size() - 1);
+    return at;
+  }
+
+  int bits_ = 6;
+  std::vector<int64_t> slots_;
+};
+
 // Calls body(contains, record), which remember picks out of `count` in the way that suits (see pickers.h).
 template <typename Body>
 inline void with_memory_of_picks(int64_t count, int64_t fanout, const int64_t* positions, Body&& body) {
@@ -56,9 +81,8 @@ inline void with_memory_of_picks(int64_t count, int64_t fanout, const int64_t* p
                 [&picked](int64_t, int64_t position) { picked |= uint64_t{1} << position; });
   }
   if (fanout <= kScanLimit) return body(ScanOfPicks<int64_t>{positions}, RecordNothing{});
-  std::unordered_set<int64_t> picked;
-  picked.reserve(fanout);
-  body([&picked](int64_t, int64_t position) { return picked.count(position) > 0; },
+  PickTable picked(fanout);
+  body([&picked](int64_t, int64_t position) { return picked.contains(position); },
        [&picked](int64_t, int64_t position) { picked.insert(position); });
 }
 

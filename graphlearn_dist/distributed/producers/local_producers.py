@@ -101,7 +101,7 @@ class LocalProducer(BatchProducer):
         holders.set_result(self._holders)
         self._row_cache.attach(CopiesJob(rpc.get_endpoint(), lambda _: holders, (user,)))
         self._row_cache.announce(
-            user, None, lambda: Announcement.of_loader(schema, sampler_input, batch_size, plan.fanouts)
+            user, None, lambda: Announcement.of_loader(schema, sampler_input, batch_size, plan.expected_fanouts)
         )
 
     def _end_copies(self) -> None:

@@ -57,7 +57,10 @@ def batches_together(
             ``expected_pair_bytes``.
     """
     size = _expected_size(config, plan, seed_types)
-    by_tables = _MOST_TABLE_BYTES // max(_table_bytes(plan.schema.num_nodes, None if size is None else size[0]), 1)
+    tables = _table_bytes(plan.schema.num_nodes, None if size is None else size[0])
+    if config.sampling_type is SamplingType.HGT:
+        tables *= 2  # one of the nodes that have a budget, too
+    by_tables = _MOST_TABLE_BYTES // max(tables, 1)
     if size is None:
         return 1 if wish is None else max(1, min(wish, by_tables))
     nodes, edges = size

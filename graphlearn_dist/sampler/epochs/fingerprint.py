@@ -11,6 +11,7 @@ import torch
 from ...data.schema import GraphSchema
 from ...typing import NumNeighbors
 from ..base import EdgeSamplerInput, NegativeSampling, NodeSamplerInput, SamplingConfig, SamplingType
+from ..num_samples import samples_by_type
 
 Settings = dict[str, int | str]
 """Settings by name. Two loaders whose settings are equal make the same batches of the same data set."""
@@ -38,12 +39,15 @@ def config_settings(config: SamplingConfig, schema: GraphSchema) -> Settings:
         "temporal_strategy": str(config.temporal_strategy),
         "num_nodes": _short(", ".join(map(str, schema.num_nodes))),
     }
+    if config.num_samples is not None:
+        settings["num_samples"] = _short(str(list(map(list, samples_by_type(schema, config.num_samples)))))
     if config.induced:
         settings["induced"] = 1
     if config.locality is not None:
         settings["locality"] = config.locality
     # Named only where it is not what loaders have by default: whether there are times is known to the data set alone.
-    has_own = config.temporal_strategy is None and config.sampling_type is not SamplingType.SUBGRAPH
+    looks_at_no_times = config.sampling_type in (SamplingType.SUBGRAPH, SamplingType.HGT)
+    has_own = config.temporal_strategy is None and not looks_at_no_times
     return settings | {"own_times": str(config.own_times)} if has_own and config.own_times != "uniform" else settings
 
 
