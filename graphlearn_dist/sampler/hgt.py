@@ -18,12 +18,20 @@ from .. import _C
 from ..core import thread_pool, to_tensor
 from ..data.schema import GraphSchema
 from ..messages import Subgraph
-from ..utils.coroutines import begin_all
 from .base import NodeSamplerInput, SamplingConfig
 from .convert import with_repeated_seeds
 from .epochs.batches_together import MOST_DENSE_NODES
 from .num_samples import samples_by_type
-from .tasks import BatchSeeds, GraphAccess, Sampled, SeedList, TaskResult, seed_types_of, with_induced_edges
+from .tasks import (
+    BatchSeeds,
+    GraphAccess,
+    NeighborDraw,
+    Sampled,
+    SeedList,
+    TaskResult,
+    seed_types_of,
+    with_induced_edges,
+)
 
 # Of a node with more neighbors along a type, so many are drawn, each for 1 / MAX_NEIGHBORS: what a neighbor adds is
 # 1 / degree on average, and a hub costs no more than that.
@@ -71,14 +79,12 @@ class HgtTask:
         lists = [SeedList(self.seed_type, seeds, unique=True)]
         for iteration, counts in enumerate(self._counts):
             edge_types = [i for i in self._edge_types[iteration] if newest[self._specs[i][0]].numel()]
-            drawn = await begin_all(
-                graph.draw_neighbors(
-                    i,
-                    newest[self._specs[i][0]],
-                    MAX_NEIGHBORS,
-                    int(_C.draw_key(self._seed, epoch, index, _NEIGHBOR_HOP, i)),
-                )
-                for i in edge_types
+            keys = [int(_C.draw_key(self._seed, epoch, index, _NEIGHBOR_HOP, i)) for i in edge_types]
+            drawn = await graph.draw_neighbors(
+                [
+                    NeighborDraw(i, newest[self._specs[i][0]], MAX_NEIGHBORS, key)
+                    for i, key in zip(edge_types, keys, strict=True)
+                ]
             )
             budgets.add([(self._specs[i][1], *of) for i, of in zip(edge_types, drawn, strict=True)], self._threads)
             keys = [int(_C.draw_key(self._seed, epoch, index, _PICK_HOP - iteration, i)) for i in range(len(counts))]

@@ -17,7 +17,7 @@ from ..errors import InvalidArgumentError
 from ..messages import Subgraph
 from .links.negative_slots import FilledSlots, NegativeSlots, fill_by_asking
 from .plan import SamplingPlan
-from .tasks import InducedEdges, NamedSeeds, Sampled, SeedList
+from .tasks import DrawnNeighbors, InducedEdges, NamedSeeds, NeighborDraw, Sampled, SeedList
 
 
 def to_subgraph(arrays: tuple[Any, ...]) -> Subgraph:
@@ -143,13 +143,14 @@ class LocalGraph:
         rows, cols = (sources, targets) if self.plan.schema.edge_dir == "out" else (targets, sources)
         return to_tensor(_C.has_edges(self._graphs[edge_type], rows, cols, self._pool)).to(torch.bool)
 
-    async def draw_neighbors(
-        self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``HostGraph``."""
-        draw = self.plan.draws[edge_type].native
+    async def draw_neighbors(self, draws: Sequence[NeighborDraw]) -> list[DrawnNeighbors]:
+        """See ``GraphAccess``."""
+        return list(map(self._draw, draws))
+
+    def _draw(self, of: NeighborDraw) -> DrawnNeighbors:
+        how = self.plan.draws[of.edge_type].native
         counts, neighbors, _ = _C.sample_neighbors(
-            self._graphs[edge_type], ids, None, fanout, draw, key, False, self._pool, trees
+            self._graphs[of.edge_type], of.ids, None, of.fanout, how, of.key, False, self._pool, of.trees
         )
         return to_tensor(counts), to_tensor(neighbors).long()
 

@@ -14,7 +14,7 @@ from ..errors import InvalidArgumentError
 from ..utils.shown import shown
 from ..utils.values import is_number, is_whole
 from .plan import UNBOUNDED, SamplingPlan, build_plan
-from .tasks import HostGraph
+from .tasks import HostGraph, NeighborDraw
 
 
 class PageRankOutput(NamedTuple):
@@ -119,4 +119,5 @@ async def pagerank_of(
         if lacks_degrees.numel():
             pushes.give_degrees(lacks_degrees, await graph.degrees(edge_type, lacks_degrees))
         if lacks_rows.numel():
-            pushes.give_rows(lacks_rows, *await graph.draw_neighbors(edge_type, lacks_rows, UNBOUNDED, key=0))
+            (rows,) = await graph.draw_neighbors([NeighborDraw(edge_type, lacks_rows, UNBOUNDED, key=0)])
+            pushes.give_rows(lacks_rows, *rows)

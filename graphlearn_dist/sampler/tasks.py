@@ -46,6 +46,30 @@ class SeedList:
 
 
 @dataclass(frozen=True)
+class NeighborDraw:
+    """Neighbors of nodes that are drawn as the plan draws them.
+
+    Attributes:
+        edge_type: number of the edge type along which they are drawn.
+        ids: int64 ``[n]``, the nodes, global.
+        fanout: of each, at most so many; -1: all.
+        key: of the draws.
+        trees: int64 ``[n]``; nodes of different trees have draws of their own. None: nodes that are the same have the
+            same.
+    """
+
+    edge_type: int
+    ids: torch.Tensor
+    fanout: int
+    key: int
+    trees: torch.Tensor | None = None
+
+
+# What was drawn: counts int64 [n], and neighbors int64 [sum], grouped by node in the order asked.
+DrawnNeighbors: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
 class InducedEdges:
     """Edges of one type between the nodes of a batch, grouped by the node they are edges of.
 
@@ -88,14 +112,8 @@ class GraphAccess(Protocol):
         ``leaves_edges``: edges may come unwritten (``Subgraph.unwritten``), to be written where they are wanted.
         """
 
-    async def draw_neighbors(
-        self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Neighbors of nodes (int64 ``[n]``) as the plan draws them, ``trees`` int64 ``[n]`` have draws of their own.
-
-        Returns:
-            Counts int64 ``[n]``, and neighbors int64 ``[sum]``, grouped by node in the order asked.
-        """
+    async def draw_neighbors(self, draws: Sequence[NeighborDraw]) -> list[DrawnNeighbors]:
+        """What each draw gives; other processes are asked for all of them at once."""
 
     async def has_edges(self, edge_type: int, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """bool ``[n]``: whether there is an edge between each source and target (int64 ``[n]``)."""
@@ -370,7 +388,7 @@ class LinkTask:
             return drawn
         amount, key = drawn.size(1), int(_C.draw_key(self._config.seed, epoch, index, _HARD_HOP, self._hard_type))
         links = torch.arange(len(sources))
-        counts, hard = await graph.draw_neighbors(self._hard_type, sources, amount, key, trees=links)
+        ((counts, hard),) = await graph.draw_neighbors([NeighborDraw(self._hard_type, sources, amount, key, links)])
         return drawn.masked_scatter(torch.arange(amount) < counts[:, None], hard)
 
     @staticmethod

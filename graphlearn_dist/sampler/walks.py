@@ -22,7 +22,7 @@ from ..utils.shown import shown
 from ..utils.values import check_seed, is_number, is_whole
 from .inputs import edge_type_index
 from .plan import Draw, SamplingPlan, build_plan
-from .tasks import HostGraph
+from .tasks import DrawnNeighbors, HostGraph, NeighborDraw
 
 ENDED = -1
 """In the place of a node: the walk ended before."""
@@ -185,9 +185,10 @@ class RandomWalks:
 
     async def _draw(
         self, step: int, trial: int, edge_type: int, ids: torch.Tensor, count: int, numbers: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> DrawnNeighbors:
         key = self._key(step, edge_type, trial)
-        return await self._graph.draw_neighbors(edge_type, ids, count, key, trees=numbers)
+        (drawn,) = await self._graph.draw_neighbors([NeighborDraw(edge_type, ids, count, key, numbers)])
+        return drawn
 
     async def _second_order(
         self, step: int, edge_type: int, now: torch.Tensor, before: torch.Tensor, numbers: torch.Tensor

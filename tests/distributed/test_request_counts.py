@@ -182,3 +182,20 @@ def test_rows_are_asked_for_with_the_last_hop(
                 name for name in expected if edges_too or name[0] == "y" or name.startswith(("nodes", "rows", "c"))
             ]
             assert_same({name: found[name] for name in names}, {name: expected[name] for name in names})
+
+
+def test_queries_of_hgt_samples(tmp_path: Path) -> None:
+    """One a peer and iteration for neighbors along all edge types, one for rows, one for edges between the nodes."""
+    graph, seed_type = GRAPHS["typed"]
+    seeds = NodeSamplerInput(torch.arange(graph.num_nodes[seed_type]), seed_type)
+    config = SamplingConfig(
+        SamplingType.HGT, None, 20, True, False, False, False, False, False, "in", 7,
+        collect_labels=True, num_samples=[10, 10, 10],
+    )  # fmt: skip
+    parts = load_partitions(write_partitions(graph, tmp_path, "random", NUM_PARTS, "in"), NUM_PARTS)
+    services = [PartitionService(part) for part in parts]
+    peers = DirectPeers(services)
+    batches = PartitionedBatches(parts[0], seeds, config, services[:1], peers)
+    asyncio.run(batches.make_in(0, (0,), 0, place_in_pool))
+    asked = Counter((query.partition, query.kind) for query in peers.asked)
+    assert asked == {(p, kind): n for p in range(1, NUM_PARTS) for kind, n in (("hop", 3), ("rows", 1), ("induced", 1))}

@@ -213,7 +213,10 @@ class PartitionedSampler:
         ``near``, ``counts``: see ``BatchMaker``.
         """
         leaves_edges = not self.collector.reads_edges(self._stores)
-        return BatchMaker(self._graph, self._schema, sampler_input, config, near, counts, leaves_edges=leaves_edges)
+        return BatchMaker(
+            self._graph, self._schema, sampler_input, config, near, counts,
+            leaves_edges=leaves_edges, num_threads=self._num_threads,
+        )  # fmt: skip
 
     async def fill(self, batch: SampledBatch) -> SampledBatch:
         """A batch with the rows that are looked up for it."""

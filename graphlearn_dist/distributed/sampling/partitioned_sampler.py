@@ -18,7 +18,7 @@ from ...sampler.epochs.batches_together import MOST_DENSE_NODES
 from ...sampler.links.negative_slots import FilledSlots, NegativeSlots, fill_by_asking
 from ...sampler.local_graph import BuilderPool, HopSampler, begin_batch, to_subgraph
 from ...sampler.plan import SamplingPlan
-from ...sampler.tasks import InducedEdges, NamedSeeds, Sampled
+from ...sampler.tasks import DrawnNeighbors, InducedEdges, NamedSeeds, NeighborDraw, Sampled
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService, SampledPart
@@ -188,6 +188,12 @@ class PartitionedGraph:
         batches = map(to_subgraph, done.take_batches())
         return [(batch, local_ids) for batch, (_, local_ids) in zip(batches, began, strict=True)]
 
+    def _asked(self, splits: Sequence[OwnerSplit]) -> list[tuple[int, list[int]]]:
+        """The partitions to ask, each with which of the splits it owns some of."""
+        others = (partition for partition in range(self._num_partitions) if partition not in self._services)
+        owned = ((p, [i for i, split in enumerate(splits) if split.count(p)]) for p in others)
+        return [(partition, about) for partition, about in owned if about]
+
     def _at_hand(self, split: OwnerSplit) -> Iterator[tuple[int, PartitionService]]:
         """The partitions at hand that own some of the ids."""
         return ((partition, service) for partition, service in self._services.items() if split.count(partition))
@@ -200,38 +206,48 @@ class PartitionedGraph:
             edge_ids = torch.empty(0, dtype=torch.int64)
         return counts, neighbors.long(), None if edge_ids is None else edge_ids.long()
 
-    async def draw_neighbors(
-        self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``HostGraph``: one request for each peer that owns some of the nodes."""
-        draw, split = self.plan.draws[edge_type], split_by_owner(self._books[edge_type], ids, self._pool)
-        grouped = None if trees is None else trees[split.positions]
+    async def draw_neighbors(self, draws: Sequence[NeighborDraw]) -> list[DrawnNeighbors]:
+        """See ``GraphAccess``: one request for each peer that owns some of the nodes."""
+        splits = [split_by_owner(self._books[of.edge_type], of.ids, self._pool) for of in draws]
+        trees = [
+            None if of.trees is None else of.trees[split.positions] for of, split in zip(draws, splits, strict=True)
+        ]
+        methods = [self.plan.draws[of.edge_type] for of in draws]
 
-        def part_trees(partition: int) -> torch.Tensor | None:
-            return None if grouped is None else split.part(grouped, partition)
+        def part_trees(i: int, partition: int) -> torch.Tensor | None:
+            of_draw = trees[i]
+            return None if of_draw is None else splits[i].part(of_draw, partition)
 
-        asked = [p for p in range(self._num_partitions) if p not in self._services and split.count(p)]
+        asked = self._asked(splits)
         questions = []
-        for p in asked:
-            part = (edge_type, split.part(split.ids, p), fanout, draw.native, key, part_trees(p), None)
-            lengths = [split.count(p), _C.SingleRound.ANY_LENGTH, _C.SingleRound.MAY_BE_ABSENT]
-            questions.append((p, _C.hop_query([part], False), lengths))
+        for partition, about in asked:
+            parts = []
+            for i in about:
+                of, ids = draws[i], splits[i].part(splits[i].ids, partition)
+                parts.append((of.edge_type, ids, of.fanout, methods[i].native, of.key, part_trees(i, partition), None))
+            counts = [splits[i].count(partition) for i in about]
+            lengths = [each for n in counts for each in (n, _C.SingleRound.ANY_LENGTH, _C.SingleRound.MAY_BE_ABSENT)]
+            questions.append((partition, _C.hop_query(parts, False), lengths))
         under_way = self._peers.run(lambda: _C.SingleRound(questions)) if asked else None
-        parts: list[SampledPart | None] = [None] * self._num_partitions
-        for partition, service in self._at_hand(split):
-            graph = service.native_graph(edge_type, draw)
-            here, rows, theirs = (
-                split.part(split.ids, partition),
-                split.part(split.rows, partition),
-                part_trees(partition),
-            )
-            found = _C.sample_neighbors(graph, here, rows, fanout, draw.native, key, False, self._pool, theirs)
-            parts[partition] = to_tensor(found[0]), to_tensor(found[1]), None
-        for partition, (counts, neighbors, _) in zip(asked, await _answers(under_way), strict=True):
-            parts[partition] = to_tensor(counts), to_tensor(neighbors), None
-        stitched = _C.stitch_neighbors(split.positions, split.offsets, parts, self._pool, fanout)
+        found: list[list[SampledPart | None]] = [[None] * self._num_partitions for _ in draws]
+        for i, (of, split) in enumerate(zip(draws, splits, strict=True)):
+            for partition, service in self._at_hand(split):
+                graph = service.native_graph(of.edge_type, methods[i])
+                here, rows = split.part(split.ids, partition), split.part(split.rows, partition)
+                theirs = part_trees(i, partition)
+                part = _C.sample_neighbors(
+                    graph, here, rows, of.fanout, methods[i].native, of.key, False, self._pool, theirs
+                )
+                found[i][partition] = to_tensor(part[0]), to_tensor(part[1]), None
+        for (partition, about), answer in zip(asked, await _answers(under_way), strict=True):
+            for at, i in enumerate(about):
+                found[i][partition] = to_tensor(answer[3 * at]), to_tensor(answer[3 * at + 1]), None
+        return [self._drawn(*each) for each in zip(draws, splits, found, strict=True)]
+
+    def _drawn(self, of: NeighborDraw, split: OwnerSplit, parts: list[SampledPart | None]) -> DrawnNeighbors:
+        stitched = _C.stitch_neighbors(split.positions, split.offsets, parts, self._pool, of.fanout)
         neighbors = to_tensor(stitched[1]).long()
-        _check_places(neighbors, self.plan.schema.num_nodes[self.plan.schema.edge_specs[edge_type][1]])
+        _check_places(neighbors, self.plan.schema.num_nodes[self.plan.schema.edge_specs[of.edge_type][1]])
         return to_tensor(stitched[0]), neighbors
 
     async def degrees(self, edge_type: int, ids: torch.Tensor) -> torch.Tensor:
@@ -298,11 +314,7 @@ class PartitionedGraph:
             split_by_owner(book, nodes[seed_type], self._pool)
             for book, (seed_type, _) in zip(self._books, specs, strict=True)
         ]
-        asked: list[tuple[int, list[int]]] = []
-        for partition in range(self._num_partitions):
-            about = [edge_type for edge_type, split in enumerate(splits) if split.count(partition)]
-            if partition not in self._services and about:
-                asked.append((partition, about))
+        asked = self._asked(splits)
         questions = [
             (
                 partition,

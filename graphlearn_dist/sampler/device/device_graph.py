@@ -22,7 +22,7 @@ from ...utils.device import device_number
 from ...utils.device_exchange import Reading, sent
 from ..links.negative_slots import FilledSlots, NegativeSlots
 from ..plan import SamplingPlan
-from ..tasks import InducedEdges, NamedSeeds, Sampled, SeedList
+from ..tasks import DrawnNeighbors, InducedEdges, NamedSeeds, NeighborDraw, Sampled, SeedList
 from .device_induced import induced_on_device
 from .device_negatives import DeviceNegatives
 
@@ -63,9 +63,7 @@ class DeviceGraph:
         self._lock = threading.Lock()
         self._plans: dict[tuple[tuple[int, int, bool], ...], _C.DeviceBatchPlan] = {}
 
-    async def draw_neighbors(
-        self, edge_type: int, ids: torch.Tensor, fanout: int, key: int, *, trees: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    async def draw_neighbors(self, draws: Sequence[NeighborDraw]) -> list[DrawnNeighbors]:
         """An ``InvalidArgumentError``: single hops are the host's."""
         raise InvalidArgumentError("hard: expected None for a graph on a GPU, which draws no hard negatives")
 
