@@ -159,6 +159,9 @@ void RowLookup::gather(size_t batch, size_t group, size_t store, const std::vect
   if (held.size() != plan_->is_asked.size() + 1)
     throw InvalidArgument(message("held: expected rows of ", plan_->is_asked.size(),
                                   " partitions, then those of copies, got ", held.size()));
+  if (out.shape.empty() || out.shape[0] != found.located.owners.numel())
+    throw InvalidArgument(
+        message("out: expected ", found.located.owners.numel(), " rows, got ", out.shape.empty() ? -1 : out.shape[0]));
   std::vector<const RowStore*> stores;
   for (const auto& each : held) stores.push_back(each.get());
   if (!together.kept.empty())

@@ -60,8 +60,9 @@ class RowLookup {
   void take(size_t i, const rpc::IncomingValue& answer);
 
   // Writes the rows of a store for a batch to `out` ([n, ...]), when all answers were taken. `held`: by partition at
-  // hand its rows, null for those that are asked; then those of the copies, or null. Throws InvalidArgument where a
-  // partition answered rows of another dtype or shape than those of `out`, UnknownId where there is no such row.
+  // hand its rows, null for those that are asked; then those of the copies, or null. Throws InvalidArgument where `out`
+  // has another number of rows, or a partition answered rows of another dtype or shape, UnknownId where there is no
+  // such row.
   void gather(size_t batch, size_t group, size_t store, const std::vector<std::shared_ptr<RowStore>>& held,
               const Tensor& out) const;
   // Keeps what was answered, where rows are kept.

@@ -219,6 +219,12 @@ TEST("row lookup: what does not fit together is refused") {
   CHECK(!look_up(Wanted(2, std::vector<RowLookup::Wanted>(1))));
   CHECK_THROWS(InvalidArgument, look_up(Wanted(1)));
   CHECK_THROWS(UnknownId, look_up({{{ids({1, kIds}), std::nullopt}}}));
+  RowsExchange exchange(plan, wanted_of(1, 50, 1), pool);
+  take_all(exchange);
+  for (const int64_t count : {49, 51}) {
+    const Tensor out = empty({count, 3}, kFloat32);
+    CHECK_THROWS(InvalidArgument, exchange.rows()->gather(0, 0, 0, held_rows(*plan)[0], out));
+  }
   CHECK_THROWS(InvalidArgument, look_up({{{{}, LocatedRows{}}}}));  // the book says where rows lie
   CHECK_THROWS(InvalidArgument, make_plan(std::make_shared<RecentRows>(1, kIds, 8, 2)));
   CHECK_THROWS(InvalidArgument, RecentRows(0, kIds, 8, 2));

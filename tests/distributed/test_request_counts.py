@@ -199,3 +199,25 @@ def test_queries_of_hgt_samples(tmp_path: Path) -> None:
     asyncio.run(batches.make_in(0, (0,), 0, place_in_pool))
     asked = Counter((query.partition, query.kind) for query in peers.asked)
     assert asked == {(p, kind): n for p in range(1, NUM_PARTS) for kind, n in (("hop", 3), ("rows", 1), ("induced", 1))}
+
+
+@pytest.mark.parametrize("kind", sorted(GRAPHS))
+@pytest.mark.parametrize("sampling", [SamplingType.NODE, SamplingType.SUBGRAPH, SamplingType.HGT])
+def test_rows_of_seeds_that_come_twice(kind: str, sampling: SamplingType, tmp_path: Path) -> None:
+    """HGT's batches have them twice, which their sampled nodes, whose rows were asked for, do not."""
+    graph, seed_type = GRAPHS[kind]
+    seeds, is_hgt = NodeSamplerInput(torch.arange(40) // 2, seed_type), sampling is SamplingType.HGT
+    config = SamplingConfig(
+        sampling, None if is_hgt else [3], 20, False, False, False, False, False, False, "in", 7,
+        collect_labels=True, num_samples=[10, 10] if is_hgt else None,
+    )  # fmt: skip
+    local = LocalBatches(make_dataset(graph, "in"), seeds, replace(config, collect_features=True))
+    parts = load_partitions(write_partitions(graph, tmp_path, "random", NUM_PARTS, "in"), NUM_PARTS)
+    services = [PartitionService(part) for part in parts]
+    batches = PartitionedBatches(parts[0], seeds, config, services[:1], DirectPeers(services))
+    for together in ((0,), (0, 1)):
+        for index, made in zip(together, asyncio.run(batches.make_in(0, together, 0, place_in_pool)), strict=True):
+            assert torch.equal(made[0].input_positions, torch.arange(20 * index, 20 * index + 20))
+            expected, found = tensors_of(local.make(0, index)), tensors_of(with_rows(*made))
+            names = [name for name in expected if name.startswith(("nodes", "rows", "cols", "y"))]
+            assert_same({name: found[name] for name in names}, {name: expected[name] for name in names})

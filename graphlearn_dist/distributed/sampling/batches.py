@@ -248,8 +248,9 @@ class PartitionedSampler:
         wanted = [wanted_rows(batch, self._stores) for batch in batches]
         if self._keeps_device:
             return list(map(self.collector.gather_each, wanted))
-        if asked is not None and asked.graph.rows is not None:
-            lookup = Lookup(self.collector, wanted, asked.plan, asked.graph.rows)
+        rows = None if asked is None else asked.graph.rows_of([batch.subgraph for batch in batches])
+        if asked is not None and rows is not None:
+            lookup = Lookup(self.collector, wanted, asked.plan, rows)
         else:
             places = [self.collector.places_in(batch.subgraph, of) for batch, of in zip(batches, wanted, strict=True)]
             lookup = self.collector.start(wanted, places, repeats=self._repeats)
@@ -364,8 +365,8 @@ class PartitionedBatches:
         asked = self._sampler.graph_with_rows() if sampling is None else None
         batches = await (self.sample(epoch, indices, run, asked) if sampling is None else sampling)
         sampled = perf_counter_ns()
-        if asked is not None and asked.graph.rows is not None:
-            sampled = asked.graph.sampled_at_ns
+        if asked is not None:
+            sampled = asked.graph.sampled_at_ns or sampled
         rows = await self._sampler.look_up(batches, place, asked)
         made = list(zip(batches, rows, strict=True))
         self.counts.add(made, sampled - begun if sampling is None else 0, perf_counter_ns() - sampled)

@@ -14,6 +14,7 @@ from ... import _C
 from ...core import thread_pool, to_optional_tensor, to_tensor
 from ...data.schema import NODE_TIME, store_name
 from ...errors import ProtocolError
+from ...messages import Subgraph
 from ...sampler.epochs.batches_together import MOST_DENSE_NODES
 from ...sampler.links.negative_slots import FilledSlots, NegativeSlots, fill_by_asking
 from ...sampler.local_graph import BuilderPool, HopSampler, begin_batch, to_subgraph
@@ -107,7 +108,6 @@ class PartitionedGraph:
         num_threads: threads of one batch.
 
     Attributes:
-        rows: those that ``with_rows`` was given, when batches were sampled; None where all partitions are at hand.
         sampled_at_ns: when the last hop of these was over, by ``perf_counter_ns``.
     """
 
@@ -142,7 +142,7 @@ class PartitionedGraph:
         )
         self._builders = BuilderPool(plan.schema, MOST_DENSE_NODES)
         self._row_plan: _C.RowPlan | None = None
-        self.rows: _C.RowLookup | None = None
+        self._rows: tuple[_C.RowLookup, list[tuple[torch.Tensor, ...]]] | None = None  # and whose nodes' they are
         self.sampled_at_ns = 0
 
     def with_rows(self, plan: _C.RowPlan) -> PartitionedGraph:
@@ -182,11 +182,24 @@ class PartitionedGraph:
             return _C.SampleExchange(self._in_exchanges, batches, self._pool, leaves_edges, self._row_plan)
 
         done = await self._peers.run(make)
-        self.rows, self.sampled_at_ns = done.rows, done.sampled_at_ns
         for builder, _ in began:
             self._builders.give_back(builder)
-        batches = map(to_subgraph, done.take_batches())
+        batches = list(map(to_subgraph, done.take_batches()))
+        if done.rows is not None:
+            self._rows = done.rows, [batch.nodes for batch in batches]
+        self.sampled_at_ns = done.sampled_at_ns
         return [(batch, local_ids) for batch, (_, local_ids) in zip(batches, began, strict=True)]
+
+    def rows_of(self, batches: Sequence[Subgraph]) -> _C.RowLookup | None:
+        """The rows that ``with_rows`` was given, of what was sampled; None where nobody was asked for them, or where
+        these batches have other nodes: a task has changed them."""
+        rows, sampled = self._rows or (None, [])
+        is_same = len(sampled) == len(batches) and all(
+            new is old
+            for batch, nodes in zip(batches, sampled, strict=True)
+            for new, old in zip(batch.nodes, nodes, strict=True)
+        )
+        return rows if is_same else None
 
     def _asked(self, splits: Sequence[OwnerSplit]) -> list[tuple[int, list[int]]]:
         """The partitions to ask, each with which of the splits it owns some of."""
