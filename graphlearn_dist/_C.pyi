@@ -389,6 +389,7 @@ def adam_step(
     eps: float,
     step: int,
 ) -> None: ...
+def gather_located(stores: Sequence[RowStore | None], owners: Any, rows: Any, out: Any, pool: ThreadPool) -> None: ...
 
 class RowBuckets:
     def __init__(

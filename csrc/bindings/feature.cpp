@@ -134,6 +134,20 @@ void bind_feature(py::module_& m) {
           py::arg("dtype") = py::none(),
           "Rows in the order asked as a new pooled tensor; or, given `out`, written to out[positions] (None "
           "returned). `dtype`: the name of a floating type to cast to on the way, such as \"float16\".");
+
+  m.def(
+      "gather_located",
+      [](const std::vector<std::shared_ptr<RowStore>>& stores, py::object owners, py::object rows, py::object out,
+         ThreadPool& pool) {
+        const Tensor located = from_python(owners, "owners"), wanted = from_python(rows, "rows"),
+                     target = from_python(out, "out");
+        std::vector<const RowStore*> held;
+        for (const auto& store : stores) held.push_back(store.get());
+        GilReleased nogil;  // rows are only read, and nobody else holds the output yet
+        gather_located(held, located, wanted, target, pool);
+      },
+      py::arg("stores"), py::arg("owners"), py::arg("rows"), py::arg("out"), py::arg("pool"),
+      "out[i] = stores[owners[i]][rows[i]], cast to the dtype of `out`.");
 }
 
 }  // namespace gld

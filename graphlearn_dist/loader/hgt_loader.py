@@ -136,7 +136,6 @@ class HGTLoader(NodeLoader):
         """As PyG's loader of this name; see ``docs/from_pyg.md`` for what it does not have."""
         from ..distributed.pyg_sampler import PyGSampler
 
-        check_keywords(keywords)
         seed = drawn_seed(seed, keywords.get("generator"))
         self._open_pyg(
             data,

@@ -243,5 +243,27 @@ def test_what_makes_no_sense_is_refused() -> None:
         HGTLoader([1], [1], "user")
 
 
+def test_what_pygs_node_loader_takes() -> None:
+    """Its own loader of this name hands everything else on to that; times of seeds, which nothing is drawn by, are an
+    error."""
+    seeds = PAPER, torch.arange(10)
+    (batch, *_) = HGTLoader(typed(), [2], seeds, batch_size=2, input_id=torch.arange(100, 110))
+    assert batch[PAPER].input_id.tolist() == [100, 101]
+    stores = typed(), MyFeatureStore(), MyGraphStore()
+    for node_type in (PAPER, AUTHOR):
+        stores[1].put_tensor(torch.rand(40, 3), group_name=node_type, attr_name="x", index=None)
+    for edge_type in (CITES, WRITES):
+        edges, size = stores[0][edge_type].edge_index, (40, 40)
+        stores[2].put_edge_index(edges, edge_type=edge_type, layout="coo", size=size)
+
+    class Own(HeteroData):
+        pass
+
+    (batch, *_) = HGTLoader(stores[1:], [2], seeds, batch_size=2, custom_cls=Own)
+    assert type(batch) is Own
+    with pytest.raises(InvalidArgumentError, match="input_time"):
+        list(HGTLoader(typed(), [2], seeds, input_time=torch.arange(10)))
+
+
 def test_empty_inputs_have_no_batches() -> None:
     assert list(HGTLoader(typed(), [2], (PAPER, torch.empty(0, dtype=torch.int64)))) == []
