@@ -39,7 +39,6 @@ from graphlearn_dist.utils.units import parse_size
 from tests.support.jobs import NUM_NODES, Job, load, make_partitions, running_servers, same_batches, workers_of
 from tests.support.memory import private_bytes
 from tests.support.processes import start
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("over_unix_sockets")
 
@@ -439,8 +438,9 @@ def test_clients_that_do_not_read(job: Job, epochs: Callable[[int], list[Any]]) 
         with job.client(), make_loader() as loader:
             for number in range(2):
                 same_batches(loader, epochs(number))
-        wait_until(lambda: shared_bytes(job) > 32 * MIB)  # workers make more than was asked for
-        assert shared_bytes(job) < BUDGET
+        # How often a slot was free again before the next batch was placed, and how many pages were thus touched, is
+        # chance: about a MiB for each client.
+        assert 16 * MIB < shared_bytes(job) < BUDGET
         assert private_bytes(job.servers[0].pid) < private + 64 * MIB
         (answer,) = clients[0].open_producer(replace(CONFIG, batch_size=NUM_NODES), num_ahead=1)
         failure = answer.result(DEADLINE_S)
