@@ -189,6 +189,7 @@ void RowLookup::keep() {
       if (together.count(partition) == 0) continue;
       std::vector<std::shared_ptr<const RowStore>> answers;
       for (const auto& of_store : together.answers) answers.push_back(of_store[static_cast<size_t>(partition)]);
+      if (answers[0] == nullptr) throw InvalidArgument("keep: expected a lookup all of whose answers were taken");
       recent->keep(together.asked_of(partition), answers, *pool_);
     }
   }

@@ -65,7 +65,7 @@ class RowLookup {
   // such row.
   void gather(size_t batch, size_t group, size_t store, const std::vector<std::shared_ptr<RowStore>>& held,
               const Tensor& out) const;
-  // Keeps what was answered, where rows are kept.
+  // Keeps what was answered, where rows are kept. Throws InvalidArgument unless all answers were taken.
   void keep();
 
   size_t num_batches() const { return batches_.size(); }

@@ -144,6 +144,7 @@ TEST("row lookup: rows that were kept are not asked for, and those that were fou
     found.emplace_back(exchange.rows(), std::move(wanted));
   }
   CHECK(num_recent > 500);
+  CHECK_THROWS(InvalidArgument, RowsExchange(plan, wanted_of(1, 100, 50), pool).rows()->keep());  // nobody has answered
   recent->forget();
   for (const auto& [rows, wanted] : found) check_rows_of(*rows, held, wanted);
 }
