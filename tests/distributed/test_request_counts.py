@@ -141,6 +141,38 @@ def test_no_row_is_asked_for_twice_of_batches_that_are_made_together(disjoint: b
     assert 0 < sum(map(len, together)) < sum(map(len, alone))
 
 
+def test_rows_of_batches_that_are_asked_for_at_once_are_written_part_by_part(tmp_path: Path) -> None:
+    """The same rows, counted once, however they are divided; and nobody is asked once they are there."""
+    graph, seed_type = GRAPHS["typed"]
+    seeds = NodeSamplerInput(torch.arange(graph.num_nodes[seed_type]), seed_type)
+    config = SamplingConfig(
+        SamplingType.NODE, [3, 3], 20, True, False, True, True, False, False, "in", 7, False
+    )  # fmt: skip
+    local = LocalBatches(make_dataset(graph, "in"), seeds, config)
+    parts = load_partitions(write_partitions(graph, tmp_path, "random", NUM_PARTS, "in"), NUM_PARTS)
+    services = [PartitionService(part) for part in parts]
+    peers = DirectPeers(services)
+    batches = PartitionedBatches(parts[0], seeds, config, services[:1], peers, recent_bytes=1 << 20)
+
+    async def make(parts: list[range]) -> None:
+        begun = await batches.ask(0, range(5), 0)
+        num_asked = len(peers.asked)
+        for part in parts:
+            for index, made in zip(part, await batches.write(begun, place_in_pool, part), strict=True):
+                assert_same(tensors_of(with_rows(*made)), tensors_of(local.make(0, index)))
+        assert len(peers.asked) == num_asked
+
+    asyncio.run(make([range(2), range(2, 4), range(4, 5)]))
+    sums = batches.counts.sums()
+    assert sums.batches == 5
+    assert sums.sample_ns > 0
+    assert sums.recent_bytes == 0
+    asyncio.run(make([range(5)]))  # by rows that were kept
+    again = batches.counts.sums()
+    assert (again.batches, again.row_bytes) == (2 * sums.batches, 2 * sums.row_bytes)
+    assert again.recent_bytes > 0
+
+
 class CountingPeers(DirectPeers):
     """Knows how many exchanges were begun."""
 

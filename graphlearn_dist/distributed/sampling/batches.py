@@ -20,7 +20,12 @@ from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batch_maker import BatchMaker, unwritten_edges, wanted_rows, with_edges, with_rows, write_edges
 from ...sampler.batches import make_plan, whole_graph
 from ...sampler.device.device_graph import device_of
-from ...sampler.epochs.batches_together import batches_together, expected_pair_bytes, most_together_bytes
+from ...sampler.epochs.batches_together import (
+    batches_together,
+    expected_pair_bytes,
+    most_together_bytes,
+    pairs_asked_together,
+)
 from ...sampler.local_graph import LocalGraph
 from ...sampler.plan import SamplingPlan
 from ...sampler.tasks import HostGraph, seed_types_of
@@ -30,7 +35,7 @@ from ...utils.tensor import on_host
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
-from .feature_collector import FeatureCollector, Lookup, RowPlan
+from .feature_collector import FeatureCollector, Lookup, RowPlan, Wanted
 from .partitioned_sampler import PartitionedGraph
 from .recent_rows import AskedRows, group_stores
 
@@ -113,6 +118,19 @@ def most_together(
     )
 
 
+def messages_asked_together(
+    dataset: DistDataset,
+    sampler_input: NodeSamplerInput | EdgeSamplerInput,
+    config: SamplingConfig,
+    plan: SamplingPlan,
+    memory_bytes: int,
+    count: int,
+) -> int:
+    """For how many messages of ``count`` batches each rows may be asked for at once; see ``most_together``."""
+    seed_types, most_bytes = seed_types_of(sampler_input, dataset.schema), most_together_bytes(memory_bytes)
+    return pairs_asked_together(config, plan, seed_types, dataset.stores(), most_bytes, count)
+
+
 def stores_of(dataset: DistDataset, config: SamplingConfig) -> frozenset[str]:
     """The stores whose rows come with batches."""
     names = frozenset(dataset.stores())
@@ -152,6 +170,27 @@ class RowsGraph:
 
     graph: PartitionedGraph
     plan: RowPlan
+
+
+@dataclass
+class BatchesLookup:
+    """A lookup of the rows of some batches.
+
+    Attributes:
+        batches: without their rows.
+        wanted: by batch and store, ids.
+        lookup: of them; None where there are none, or a GPU gathers them.
+        begun_ns: when they were named, by ``perf_counter_ns``.
+        sampled_ns: when they were sampled.
+        uncounted_ns: what has to be counted still of the time that sampling took, and of that which looking up did.
+    """
+
+    batches: Sequence[SampledBatch]
+    wanted: Sequence[Wanted]
+    lookup: Lookup | None = None
+    begun_ns: int = 0
+    sampled_ns: int = 0
+    uncounted_ns: tuple[int, int] = (0, 0)
 
 
 class PartitionedSampler:
@@ -220,10 +259,10 @@ class PartitionedSampler:
 
     async def fill(self, batch: SampledBatch) -> SampledBatch:
         """A batch with the rows that are looked up for it."""
-        return with_rows(batch, *await self.look_up([batch], place_in_pool))
+        return with_rows(batch, *await self.write(self.begin_lookup([batch]), place_in_pool, range(1)))
 
     def announce(self, batch: SampledBatch) -> Announced:
-        """Tells of the rows that ``look_up`` will want for a batch."""
+        """Tells of the rows that ``begin_lookup`` will want for a batch."""
         wanted = {name: ids.cpu() for name, ids in wanted_rows(batch, self._stores).items()}
         return self.collector.announce(wanted, self.collector.places_in(batch.subgraph, wanted))
 
@@ -235,27 +274,30 @@ class PartitionedSampler:
             return None
         return RowsGraph(self._graph.with_rows(plan.native), plan)
 
-    async def look_up(
-        self, batches: Sequence[SampledBatch], place: Place, asked: RowsGraph | None = None
-    ) -> Sequence[Rows]:
-        """The rows that are looked up for batches, by store, written once, where ``place`` says they are wanted.
-
-        The same of edges that are unwritten. Rows of batches that stay on a GPU come as ``Feature.gather`` gives them.
-        ``asked``: what these batches were sampled from.
-        """
+    def begin_lookup(self, batches: Sequence[SampledBatch], asked: RowsGraph | None = None) -> BatchesLookup:
+        """Asks for the rows of batches, unless what they were sampled from, ``asked``, has."""
         if not self._stores:
-            return self._place(batches, [{} for _ in batches], place)
+            return BatchesLookup(batches, [{} for _ in batches])
         wanted = [wanted_rows(batch, self._stores) for batch in batches]
         if self._keeps_device:
-            return list(map(self.collector.gather_each, wanted))
+            return BatchesLookup(batches, wanted)
         rows = None if asked is None else asked.graph.rows_of([batch.subgraph for batch in batches])
         if asked is not None and rows is not None:
-            lookup = Lookup(self.collector, wanted, asked.plan, rows)
-        else:
-            places = [self.collector.places_in(batch.subgraph, of) for batch, of in zip(batches, wanted, strict=True)]
-            lookup = self.collector.start(wanted, places, repeats=self._repeats)
+            return BatchesLookup(batches, wanted, Lookup(self.collector, wanted, asked.plan, rows))
+        places = [self.collector.places_in(batch.subgraph, of) for batch, of in zip(batches, wanted, strict=True)]
+        return BatchesLookup(batches, wanted, self.collector.start(wanted, places, repeats=self._repeats))
+
+    async def write(self, begun: BatchesLookup, place: Place, of: range) -> Sequence[Rows]:
+        """The rows of some batches of a lookup, by store, written once, where ``place`` says they are wanted.
+
+        The same of edges that are unwritten. Rows of batches that stay on a GPU come as ``Feature.gather`` gives them.
+        """
+        batches, wanted = begun.batches[of.start : of.stop], begun.wanted[of.start : of.stop]
+        if self._stores and self._keeps_device:
+            return list(map(self.collector.gather_each, wanted))
         placed = self._place(batches, self.collector.unwritten(wanted), place)
-        await lookup.fill(placed)
+        if begun.lookup is not None:
+            await begun.lookup.fill(placed, of.start)
         return placed
 
     @staticmethod
@@ -333,6 +375,11 @@ class PartitionedBatches:
         """See ``FeatureCollector.use_copies``."""
         self._sampler.collector.use_copies(copies)
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether rows that others answer are kept for later batches."""
+        return self._sampler.collector.keeps_rows
+
     def forget_rows(self) -> None:
         """Keeps no rows of other partitions any more, as copies or for having been answered."""
         self._sampler.collector.keep_recent(frozenset(), 0)
@@ -355,24 +402,50 @@ class PartitionedBatches:
         place: Place,
         sampling: Awaitable[list[SampledBatch]] | None = None,
     ) -> list[tuple[SampledBatch, Rows]]:
-        """Some batches, each without the rows that were looked up for it, and these, see ``look_up``.
+        """Some batches, each without the rows that were looked up for it, and these, see ``PartitionedSampler.write``.
 
         Other partitions are asked for all of them at once. ``sampling`` gives what ``sample`` does, where that was
         begun before, by who counts its time.
         """
+        return await self.write(await self.begin(epoch, indices, run, sampling), place, range(len(indices)))
+
+    async def begin(
+        self, epoch: int, indices: Sequence[int], run: int, sampling: Awaitable[list[SampledBatch]] | None = None
+    ) -> BatchesLookup:
+        """Some batches whose rows are asked for, see ``make_in``."""
         self._name_in_trace(epoch, indices)
-        begun = perf_counter_ns()
+        started = perf_counter_ns()
         asked = self._sampler.graph_with_rows() if sampling is None else None
         batches = await (self.sample(epoch, indices, run, asked) if sampling is None else sampling)
         sampled = perf_counter_ns()
         if asked is not None:
             sampled = asked.graph.sampled_at_ns or sampled
-        rows = await self._sampler.look_up(batches, place, asked)
+        begun = self._sampler.begin_lookup(batches, asked)
+        begun.begun_ns, begun.sampled_ns = started, sampled
+        begun.uncounted_ns = sampled - started if sampling is None else 0, perf_counter_ns() - sampled
+        return begun
+
+    async def ask(self, epoch: int, indices: Sequence[int], run: int) -> BatchesLookup:
+        """Some batches, for whose rows nobody has to be waited for any more, see ``make_in``."""
+        begun = await self.begin(epoch, indices, run)
+        if begun.lookup is not None:
+            await begun.lookup.end()
+        begun.uncounted_ns = begun.uncounted_ns[0], perf_counter_ns() - begun.sampled_ns
+        return begun
+
+    async def write(self, begun: BatchesLookup, place: Place, of: range) -> list[tuple[SampledBatch, Rows]]:
+        """Some of these batches with their rows, see ``make_in``; each once, the first ones first."""
+        batches = begun.batches[of.start : of.stop]
+        if tracer() is not None:
+            self._name_in_trace(batches[0].epoch, [batch.index for batch in batches])
+        started = perf_counter_ns()
+        rows = await self._sampler.write(begun, place, of)
         made = list(zip(batches, rows, strict=True))
-        self.counts.add(made, sampled - begun if sampling is None else 0, perf_counter_ns() - sampled)
+        (sample_ns, rows_ns), begun.uncounted_ns = begun.uncounted_ns, (0, 0)
+        self.counts.add(made, sample_ns, rows_ns + perf_counter_ns() - started)
         self.counts.follow_exchanges(self._peers.times)
         self.counts.follow_recent(self._sampler.collector.recent_bytes)
-        trace_stages(begun, sampled)
+        trace_stages(begun.begun_ns, begun.sampled_ns)
         return made
 
     async def sample(

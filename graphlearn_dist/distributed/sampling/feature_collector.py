@@ -290,6 +290,11 @@ class FeatureCollector:
         return found
 
     @property
+    def keeps_rows(self) -> bool:
+        """Whether lookups keep rows that they were answered."""
+        return bool(self._recent)
+
+    @property
     def device_cache(self) -> DeviceCacheCounts | None:
         """Of rows that a GPU gathers (``gather_each``); None without such caches. Waits for the GPU."""
         return counts_of_caches(self._stores)
@@ -322,21 +327,19 @@ class FeatureCollector:
         recent = self._recent.get(name)
         return recent if recent is not None and all(store in wanted for store in recent.stores) else None
 
-    def count(self, plan: RowPlan, rows: _C.RowLookup, wanted: Sequence[Wanted]) -> None:
-        """Adds to ``counts``, where there are copies, and to ``recent_bytes``."""
-        for batch, of_batch in enumerate(wanted):
-            by_group = [
-                rows.counts(batch, group) if name in of_batch else (0, 0, 0)
-                for group, name in enumerate(plan.first_stores)
-            ]
-            if plan.caches:
-                for copied, recent, asked in by_group:
-                    self.counts[:2] += torch.tensor([copied, asked + recent])
-            for name, (group, _) in plan.places.items():
-                copied, recent, _ = by_group[group]
-                self.recent_bytes += recent * self._row_bytes[name]
-                if name in plan.caches:
-                    self.counts[2] += copied * plan.caches[name].row_bytes
+    def count(self, plan: RowPlan, rows: _C.RowLookup, batch: int, wanted: Wanted) -> None:
+        """Adds a batch of a lookup to ``counts``, where there are copies, and to ``recent_bytes``."""
+        by_group = [
+            rows.counts(batch, group) if name in wanted else (0, 0, 0) for group, name in enumerate(plan.first_stores)
+        ]
+        if plan.caches:
+            for copied, recent, asked in by_group:
+                self.counts[:2] += torch.tensor([copied, asked + recent])
+        for name, (group, _) in plan.places.items():
+            copied, recent, _ = by_group[group]
+            self.recent_bytes += recent * self._row_bytes[name]
+            if name in plan.caches:
+                self.counts[2] += copied * plan.caches[name].row_bytes
 
     def held(self, name: str, plan: RowPlan) -> list[_C.RowStore | None]:
         """The rows of a store by partition at hand, None for the others; then its copies, or None."""
@@ -361,7 +364,7 @@ class FeatureCollector:
         return found
 
 
-@dataclass(frozen=True)
+@dataclass
 class Lookup:
     """A lookup under way, for some batches; see ``FeatureCollector``.
 
@@ -369,8 +372,8 @@ class Lookup:
         collector: whose it is.
         wanted: by batch and store, the ids.
         plan: which rows these are; None where this partition is the whole data set.
-        rows: them, where nobody is asked any more.
-        under_way: else those who are asked.
+        rows: them, when nobody is asked any more.
+        under_way: until then, those who are asked.
     """
 
     collector: FeatureCollector
@@ -379,20 +382,33 @@ class Lookup:
     rows: _C.RowLookup | None = None
     under_way: Awaitable[_C.RowsExchange] | None = None
 
-    async def fill(self, outputs: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Writes every row into ``outputs`` (by batch and store, as ``FeatureCollector.unwritten`` makes them)."""
-        rows = self.rows if self.under_way is None else (await self.under_way).rows
+    async def end(self) -> None:
+        """Waits until all who are asked have answered."""
+        if self.under_way is not None:
+            self.rows, self.under_way = (await self.under_way).rows, None
+
+    async def fill(self, outputs: Sequence[Mapping[str, torch.Tensor]], first: int = 0) -> None:
+        """Writes the rows of all batches, or of some of them from one on, in turn; what is kept is, with the last.
+
+        Args:
+            outputs: by batch and store, as ``FeatureCollector.unwritten`` makes them.
+            first: the batch that the first of them is of.
+        """
+        await self.end()
+        rows, plan = self.rows, self.plan
         held: dict[str, list[_C.RowStore | None]] = {}
-        for batch, wanted in enumerate(self.wanted):
+        for batch, of_batch in enumerate(outputs, first):
+            wanted = self.wanted[batch]
             for name, ids in wanted.items():
                 if ids.numel() == 0:
                     continue
-                if self.plan is None or rows is None:
-                    self.collector.gather_whole(name, ids, outputs[batch][name])
+                if plan is None or rows is None:
+                    self.collector.gather_whole(name, ids, of_batch[name])
                     continue
                 if name not in held:
-                    held[name] = self.collector.held(name, self.plan)
-                rows.gather(batch, *self.plan.places[name], held[name], outputs[batch][name])
-        if self.plan is not None and rows is not None:
-            self.collector.count(self.plan, rows, self.wanted)
+                    held[name] = self.collector.held(name, plan)
+                rows.gather(batch, *plan.places[name], held[name], of_batch[name])
+            if plan is not None and rows is not None:
+                self.collector.count(plan, rows, batch, wanted)
+        if rows is not None and first + len(outputs) == len(self.wanted):
             rows.keep()

@@ -13,9 +13,10 @@ import contextlib
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from time import perf_counter_ns
 from typing import Any
 
@@ -39,7 +40,16 @@ from ..partitions.dataset_handle import open_copies
 from ..partitions.host_partitions import open_partitions
 from ..partitions.partition_peers import Peers, ServerPeers
 from ..partitions.partition_service import PartitionService
-from ..sampling.batches import NoPeers, PartitionedBatches, Rows, place_in_pool, together
+from ..sampling.batches import (
+    BatchesLookup,
+    NoPeers,
+    PartitionedBatches,
+    Place,
+    Rows,
+    messages_asked_together,
+    place_in_pool,
+    together,
+)
 from .control import Control, receive_message, send_message
 from .pulse import start_pulse
 from .row_counts import open_counts
@@ -80,6 +90,23 @@ class BatchSlot:
     offset: int = 0
     nbytes: int = 0
     head: bytes = b""
+
+
+@dataclass
+class _UnderWay:
+    """Batches that are being made, to be handed on together.
+
+    Attributes:
+        indices: of them.
+        task: makes them.
+        turn: they are the next to be handed on; None: they need not wait for that.
+        asking: asks for the rows of these and others; None: ``task`` does.
+    """
+
+    indices: Sequence[int]
+    task: asyncio.Task[deque[Item]]
+    turn: asyncio.Event | None = None
+    asking: asyncio.Task[BatchesLookup] | None = None
 
 
 class BatchSender:
@@ -195,7 +222,7 @@ class SamplingWorker:
         self._setup = setup
         self._peers = peers
         self._control = control
-        dataset = DistDataset.from_ipc_handle(setup.dataset)
+        self._dataset = dataset = DistDataset.from_ipc_handle(setup.dataset)
         services = [
             PartitionService(dataset, setup.num_threads),
             *open_partitions(setup.holders.shared, dataset, setup.num_threads),
@@ -253,7 +280,7 @@ class SamplingWorker:
 
     async def _run(self, start: StartRun) -> None:
         """Keeps ``concurrency`` batches under way, or two groups, and sends them in the order of their indices."""
-        under_way: deque[tuple[Sequence[int], asyncio.Task[deque[Item]]]] = deque()
+        under_way: deque[_UnderWay] = deque()
         upcoming: Upcoming | None = None
         if self._batches.reads_disk:
             upcoming = Upcoming(self._batches, start.run, start.epoch, start.share.groups())
@@ -262,34 +289,82 @@ class SamplingWorker:
         concurrency = self._setup.concurrency if self._has_peers else 1
         most_groups = min(concurrency, max(2, -(-concurrency // start.share.size)))
         num_careful = most_groups * start.share.size if start.careful else 0
-        place = 0
+        most_asked = self._most_asked(start.share.size) if upcoming is None and concurrency > 1 else 1
+        if most_asked > 1:  # all that are asked for at once, and the first of those behind them
+            most_groups = most_asked * (max(2, -(-concurrency // (start.share.size * most_asked))) - 1) + 1
+        place, groups = 0, start.share.groups()
         try:
-            for group in start.share.groups():
+            while asked := tuple(islice(groups, most_asked)):
                 is_careful = place < num_careful
                 alone = is_careful or self._are_large
-                for indices in [group[at : at + 1] for at in range(len(group))] if alone else [group]:
-                    if upcoming is not None:
-                        if not is_careful:
-                            upcoming.look_ahead(place)
-                        making = self._make_and_forget(start, indices, upcoming)
-                    else:
-                        making = self._make(start, indices)
-                    under_way.append((indices, asyncio.create_task(making)))
-                    if len(under_way) >= (1 if is_careful else concurrency if alone else most_groups):
+                most = 1 if is_careful else concurrency if alone else most_groups
+                for begun in self._begin(start, asked, upcoming, place, alone=alone, is_careful=is_careful):
+                    under_way.append(begun)
+                    if len(under_way) >= most:
                         await self._send_first(under_way)
-                    place += len(indices)
+                place += sum(map(len, asked))
             while under_way:
                 await self._send_first(under_way)
             end = EndOfEpoch(start.run, start.epoch, num_batches)
             await self._sender.send(ItemHeader(ItemKind.END, start.run, start.epoch, num_batches), encode(end))
         finally:
-            await self._discard([task for _, task in under_way])
+            asking = {each.asking for each in under_way if each.asking is not None}
+            await self._discard([*(each.task for each in under_way), *asking])
             if upcoming is not None:
                 await upcoming.close()
 
-    async def _send_first(self, under_way: deque[tuple[Sequence[int], asyncio.Task[deque[Item]]]]) -> None:
-        indices, task = under_way[0]
-        items = await task
+    def _begin(
+        self,
+        start: StartRun,
+        groups: Sequence[Sequence[int]],
+        upcoming: Upcoming | None,
+        place: int,
+        *,
+        alone: bool,
+        is_careful: bool,
+    ) -> Iterator[_UnderWay]:
+        """Begins to make groups, the first of whose batches has this place in the share; ``alone``: their batches."""
+        if len(groups) > 1 and not alone:
+            yield from self._make_in_turn(start, groups)
+            return
+        for group in groups:
+            for indices in [group[at : at + 1] for at in range(len(group))] if alone else [group]:
+                if upcoming is None:
+                    making = self._make(start, indices)
+                else:
+                    if not is_careful:
+                        upcoming.look_ahead(place)
+                    making = self._make_and_forget(start, indices, upcoming)
+                yield _UnderWay(indices, asyncio.create_task(making))
+                place += len(indices)
+
+    def _most_asked(self, count: int) -> int:
+        """For the rows of how many groups of so many batches to ask at once: where rows are kept, later ones find them
+        anyway."""
+        if self._batches.keeps_rows:
+            return 1
+        setup = self._setup
+        return messages_asked_together(
+            self._dataset, setup.sampler_input, setup.config, self._batches.plan, self._region.capacity_bytes, count
+        )
+
+    def _make_in_turn(self, start: StartRun, groups: Sequence[Sequence[int]]) -> Iterator[_UnderWay]:
+        """Begins to make groups whose rows are asked for at once, and written when it is their turn to be sent: until
+        then these take little memory."""
+        indices = [index for group in groups for index in group]
+        asking = asyncio.create_task(self._batches.ask(start.epoch, indices, start.run))
+        first = 0
+        for group in groups:
+            turn = asyncio.Event()
+            making = self._make_part(start, group, asking, range(first, first + len(group)), turn)
+            yield _UnderWay(group, asyncio.create_task(making), turn, asking)
+            first += len(group)
+
+    async def _send_first(self, under_way: deque[_UnderWay]) -> None:
+        first = under_way[0]
+        if first.turn is not None:
+            first.turn.set()
+        indices, items = first.indices, await first.task
         while items:
             header, encoded = items[0]
             begun = perf_counter_ns()
@@ -300,7 +375,7 @@ class SamplingWorker:
                     traced.span("send", "ring", begun, (self._setup.key, header.epoch, index))
         under_way.popleft()
 
-    async def _discard(self, tasks: Collection[asyncio.Task[deque[Item]]]) -> None:
+    async def _discard(self, tasks: Collection[asyncio.Task[Any]]) -> None:
         for task in tasks:
             task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
@@ -327,6 +402,12 @@ class SamplingWorker:
             if len(indices) == 1:
                 return deque([self._failure(start, indices[0], error)])
             self._are_large |= isinstance(error, BatchesTooLargeError)
+        return await self._make_each(start, indices, upcoming)
+
+    async def _make_each(
+        self, start: StartRun, indices: Sequence[int], upcoming: Upcoming | None = None
+    ) -> deque[Item]:
+        """Some batches as an item each."""
         # All at once: one after the other, they would have to wait for peers as many times as long.
         making = [asyncio.create_task(self._make(start, (index,), upcoming)) for index in indices]
         try:
@@ -335,13 +416,42 @@ class SamplingWorker:
             await self._discard(making)
             raise
 
+    async def _make_part(
+        self,
+        start: StartRun,
+        indices: Sequence[int],
+        asking: asyncio.Task[BatchesLookup],
+        of: range,
+        turn: asyncio.Event,
+    ) -> deque[Item]:
+        """Those that ``of`` says of what is asked for, see ``_make``."""
+        try:
+            begun = await asyncio.shield(asking)
+            await turn.wait()
+            return deque([await self._as_item(start, indices, partial(self._batches.write, begun, of=of))])
+        except Exception as error:
+            self._are_large |= isinstance(error, BatchesTooLargeError)
+            return await self._make_each(start, indices)
+
     async def _make_together(self, start: StartRun, indices: Sequence[int], upcoming: Upcoming | None) -> Item:
         """Some batches as one item."""
+        sampling = None if upcoming is None else upcoming.take(indices)
+
+        def make(place: Place) -> Awaitable[list[tuple[SampledBatch, Rows]]]:
+            return self._batches.make_in(start.epoch, indices, start.run, place, sampling)
+
+        return await self._as_item(start, indices, make)
+
+    async def _as_item(
+        self,
+        start: StartRun,
+        indices: Sequence[int],
+        make: Callable[[Place], Awaitable[list[tuple[SampledBatch, Rows]]]],
+    ) -> Item:
+        """Some batches as one item, in a slot of the region where there is room for them."""
         slot = BatchSlot()
         try:
-            place = partial(self._sender.place, slot)
-            sampling = None if upcoming is None else upcoming.take(indices)
-            made = await self._batches.make_in(start.epoch, indices, start.run, place, sampling)
+            made = await make(partial(self._sender.place, slot))
             if slot.offset:
                 encoded = Encoded(slot.head, (), 0)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ...data.columns import EDGE_COLUMN
@@ -25,6 +26,7 @@ _LEAST_PLACES = 8  # for groups, in the memory of a worker
 _LEAST_PLACES_OF_PAIRS = 5
 _EXPECTED_PLACES_OF_PAIRS = 3
 _SHARE_OF_ROWS_OF_PAIRS = 1 / 3
+_PAIRS_ASKED = 2  # for whose rows is asked at once; the second is written when the first was handed on
 _BYTES_OF_AN_ID = 8
 _BYTES_OF_AN_EDGE = {"edge_index": 16, "adj_t": 4}
 _BYTES_OF_A_NODE = {"edge_index": _BYTES_OF_AN_ID, "adj_t": _BYTES_OF_AN_ID + 4}
@@ -56,28 +58,33 @@ def batches_together(
         pair_bytes: that two of them may be expected to take, where rows that both want are asked for once; see
             ``expected_pair_bytes``.
     """
-    size = _expected_size(config, plan, seed_types)
-    tables = _table_bytes(plan.schema.num_nodes, None if size is None else size[0])
-    if config.sampling_type is SamplingType.HGT:
-        tables *= 2  # one of the nodes that have a budget, too
-    by_tables = _MOST_TABLE_BYTES // max(tables, 1)
-    if size is None:
+    by_tables = _most_by_tables(config, plan, seed_types)
+    batch = _expected_batch(config, plan, seed_types, stores)
+    if batch is None:
         return 1 if wish is None else max(1, min(wish, by_tables))
-    nodes, edges = size
-    node_rows, edge_rows = [0.0] * len(nodes), [0.0] * len(edges)
-    if config.collect_features:
-        node_rows, edge_rows = _row_bytes(stores, len(nodes), edges=False), _row_bytes(stores, len(edges), edges=True)
-    of_edge = _BYTES_OF_AN_EDGE[config.edge_format]
-    if config.with_edge or any(edge_rows):
-        of_edge += _BYTES_OF_AN_ID
-    rows = _dot(nodes, node_rows)
-    ids = _BYTES_OF_A_NODE[config.edge_format] * sum(nodes) + of_edge * sum(edges)
-    nbytes = max(1, round(ids + rows + _dot(edges, edge_rows)))
-    by_edges = min(_MOST_BATCHES, _MOST_EDGES // max(round(sum(edges)), 1)) if wish is None else wish
-    by_bytes = most_bytes // nbytes
-    if rows > _SHARE_OF_ROWS_OF_PAIRS * _dot(plan.schema.num_nodes, node_rows):
-        by_bytes = max(by_bytes, min(2, pair_bytes // nbytes))
+    by_edges = min(_MOST_BATCHES, _MOST_EDGES // max(round(batch.num_edges), 1)) if wish is None else wish
+    by_bytes = most_bytes // batch.nbytes
+    if batch.share_of_rows > _SHARE_OF_ROWS_OF_PAIRS:
+        by_bytes = max(by_bytes, min(2, pair_bytes // batch.nbytes))
     return max(1, min(by_edges, by_tables, by_bytes))
+
+
+def pairs_asked_together(
+    config: SamplingConfig,
+    plan: SamplingPlan,
+    seed_types: Sequence[int],
+    stores: Mapping[str, Any],
+    most_bytes: int,
+    count: int,
+) -> int:
+    """For how many times ``count`` batches, which are handed on together, rows may be asked for at once.
+
+    Two pairs want many of the same rows again. See ``batches_together`` for the other arguments.
+    """
+    batch = _expected_batch(config, plan, seed_types, stores)
+    is_pair = count == 2 and batch is not None and most_bytes // batch.nbytes < 2
+    has_tables = _most_by_tables(config, plan, seed_types) >= 2 * _PAIRS_ASKED
+    return _PAIRS_ASKED if is_pair and has_tables else 1
 
 
 def most_together_bytes(worker_bytes: int, count: int = _MOST_BATCHES) -> int:
@@ -90,6 +97,40 @@ def most_together_bytes(worker_bytes: int, count: int = _MOST_BATCHES) -> int:
 def expected_pair_bytes(worker_bytes: int) -> int:
     """Bytes that two batches may be expected to have, where a worker has so much memory for batches."""
     return worker_bytes // _EXPECTED_PLACES_OF_PAIRS
+
+
+@dataclass(frozen=True)
+class _ExpectedBatch:
+    """How large a batch is, if every node has as many neighbors as are drawn along each edge type.
+
+    Attributes:
+        num_edges: of all types.
+        share_of_rows: the bytes of its nodes' rows over those of all nodes' rows.
+        nbytes: of all of it, at least 1.
+    """
+
+    num_edges: float
+    share_of_rows: float
+    nbytes: int
+
+
+def _expected_batch(
+    config: SamplingConfig, plan: SamplingPlan, seed_types: Sequence[int], stores: Mapping[str, Any]
+) -> _ExpectedBatch | None:
+    size = _expected_size(config, plan, seed_types)
+    if size is None:
+        return None
+    nodes, edges = size
+    node_rows, edge_rows = [0.0] * len(nodes), [0.0] * len(edges)
+    if config.collect_features:
+        node_rows, edge_rows = _row_bytes(stores, len(nodes), edges=False), _row_bytes(stores, len(edges), edges=True)
+    of_edge = _BYTES_OF_AN_EDGE[config.edge_format]
+    if config.with_edge or any(edge_rows):
+        of_edge += _BYTES_OF_AN_ID
+    rows, every_row = _dot(nodes, node_rows), _dot(plan.schema.num_nodes, node_rows)
+    ids = _BYTES_OF_A_NODE[config.edge_format] * sum(nodes) + of_edge * sum(edges)
+    nbytes = max(1, round(ids + rows + _dot(edges, edge_rows)))
+    return _ExpectedBatch(sum(edges), rows / every_row if every_row else 0.0, nbytes)
 
 
 def _expected_size(
@@ -125,6 +166,15 @@ def _expected_size(
         frontier = [reached(*of_type, i) for i, of_type in enumerate(zip(drawn, nodes, strict=True))]
         nodes = [before + new for before, new in zip(nodes, frontier, strict=True)]
     return nodes, edges
+
+
+def _most_by_tables(config: SamplingConfig, plan: SamplingPlan, seed_types: Sequence[int]) -> int:
+    """Batches whose tables of local ids do not take too much together."""
+    size = _expected_size(config, plan, seed_types)
+    tables = _table_bytes(plan.schema.num_nodes, None if size is None else size[0])
+    if config.sampling_type is SamplingType.HGT:
+        tables *= 2  # one of the nodes that have a budget, too
+    return _MOST_TABLE_BYTES // max(tables, 1)
 
 
 def _table_bytes(num_nodes: Sequence[int], of_batch: Sequence[float] | None) -> int:

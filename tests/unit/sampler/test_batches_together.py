@@ -19,6 +19,7 @@ from graphlearn_dist.sampler.epochs.batches_together import (
     batches_together,
     expected_pair_bytes,
     most_together_bytes,
+    pairs_asked_together,
 )
 from graphlearn_dist.sampler.plan import build_plan
 from graphlearn_dist.sampler.tasks import seed_types_of
@@ -196,6 +197,25 @@ def test_large_batches_that_share_many_rows_go_by_twos() -> None:
     assert [found(0), found(pair - 1), found(pair), found(9 * pair)] == [1, 1, 2, 2]
     assert found(num_nodes=1_000_000_000) == 1  # they share few
     assert found(collect_features=False) == 6  # there are no rows
+
+
+def test_two_pairs_of_large_batches_ask_for_rows_at_once() -> None:
+    """As far as there are tables of local ids; others have asked for as many rows by then, or share few."""
+    config = SamplingConfig(NODE, [15, 10, 5], 1024, True, False, False, True, False, False, "in", 0)
+    rows = {"node_feature:0": Rows((9, 64), torch.float32)}
+
+    def found(num_nodes: int, count: int, most: int, **settings: Any) -> int:
+        changed = replace(config, **settings)
+        plan = build_plan(one_type(num_nodes), changed.num_neighbors, optional=True)
+        return pairs_asked_together(changed, plan, [0], rows, most, count)
+
+    (nodes,), (edges,) = expected_size(config, one_type(200_000))
+    pair = 2 * round((8 + 256) * nodes + 16 * edges)
+    assert [found(200_000, count, pair - 1) for count in (1, 2, 3)] == [1, 2, 1]
+    assert found(200_000, 2, pair) == 1  # they are no larger than others that go together
+    assert found(16_000_000, 2, 1 << 20) == 2
+    assert found(17_000_000, 2, 1 << 20) == 1
+    assert found(200_000, 2, pair - 1, num_neighbors=[-1]) == 1  # who knows
 
 
 def test_a_wish_where_nobody_knows_how_large_they_are() -> None:
