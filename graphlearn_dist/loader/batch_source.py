@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from ..data.dataset import Dataset
+from ..errors import InvalidArgumentError
 from ..sampler.base import SamplingConfig
 from ..sampler.batches import LocalBatches
 from ..sampler.convert import to_pyg_v1
@@ -22,14 +23,16 @@ class BatchSource(Protocol):
     """Makes batches in two steps; safe to call from several threads at once, unless ``runs_others``.
 
     Attributes:
-        runs_others: whether it calls code of others, which may not be made for threads.
         uses_gpu: whether a GPU samples or gathers.
         counts: of the batches that it made.
     """
 
-    runs_others: bool
     uses_gpu: bool
     counts: BatchCounts
+
+    @property
+    def runs_others(self) -> bool:
+        """Whether it calls code of others, which may not be made for threads."""
 
     @property
     def device_cache(self) -> DeviceCacheCounts | None:
@@ -47,6 +50,13 @@ class BatchSource(Protocol):
 
     def cut(self, sampled: Any) -> Any:
         """The batch of it, as a program gets it."""
+
+    def replace(self, name: str, value: Any) -> Any:
+        """Makes later batches with this in the place of what a loader was given by that name, and returns it.
+
+        Raises:
+            InvalidArgumentError: batches are prepared for what was given.
+        """
 
     def check(self, *, wait: bool = True) -> None:
         """Raises what was wrong with a batch that a GPU made; waits for all that it was asked for, where it is to."""
@@ -111,6 +121,10 @@ class DatasetSource:
     def cut(self, sampled: Any) -> Any:
         """See ``BatchSource``."""
         return to_pyg_v1(sampled) if self._as_pyg_v1 else to_pyg(sampled, self._schema, self._constants)
+
+    def replace(self, name: str, value: Any) -> Any:
+        """See ``BatchSource``: a data set is prepared for sampling."""
+        raise InvalidArgumentError(f"{name}: a loader of a data set keeps what it was made with, make another one")
 
     def check(self, *, wait: bool = True) -> None:
         """See ``BatchSource``."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter_ns
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -27,7 +29,7 @@ from ..sampler.inputs import resolve_input
 from ..telemetry import DeviceCacheCounts, MadeStats
 from ..telemetry.trace import set_batches, tracer
 from ..utils.values import check_callable
-from .batch_source import BatchSource, DatasetSource
+from .batch_source import BatchSource, DatasetSource, Named
 from .dataloader_keywords import TORCH_ATTRIBUTES, DataLoaderKeywords
 from .epochs import EpochLoader
 from .learned_rows import Embeddings, with_learned_rows
@@ -42,6 +44,17 @@ if TYPE_CHECKING:
 
 Transform = Callable[[Any], Any]
 _ORDER = "order_digest"  # in states
+# What a program may not set on a loader that is there: torch says so, too, ...
+_SET_FOR_GOOD = frozenset({"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"})
+# ... and what it may where batches are made of PyG's data.
+_OF_THE_SOURCE = frozenset({"data", "node_sampler", "link_sampler", "input_data", "neg_sampling", "custom_cls"})
+
+
+@dataclass(frozen=True)
+class _Unfiltered:
+    """What was sampled for a batch of a program's own ``filter_fn``, which the thread that iterates calls."""
+
+    sampled: Any
 
 
 class LocalLoader(ThreadPlacement, EpochLoader):
@@ -50,6 +63,10 @@ class LocalLoader(ThreadPlacement, EpochLoader):
     Batch ``i`` of epoch ``e`` is a pure function of the data set, the input and the config. Several iterations may be
     under way at once; each is an epoch of its own. ``loader(positions)`` is one batch of the seeds at these positions
     of the input, with draws that are a function of the epoch and of them.
+
+    Programs may bring a ``collate_fn`` or ``filter_fn`` of their own, in a subclass or set on the loader: batches of an
+    iteration pass them as in PyG, the first in a background thread where ``num_workers`` asks for one, the second in
+    the thread that iterates (with ``filter_per_worker`` beside the first).
 
     Args:
         data: graph, features and labels.
@@ -164,9 +181,30 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         self.transform = transform
         self.transform_sampler_output = transform_sampler_output
         self.filter_per_worker = bool(filter_per_worker)
-        # One thread at a time where code runs that may not be made for several.
-        is_foreign = source.runs_others or transform_sampler_output is not None or self.filter_per_worker
-        self._prefetch = min(self.keywords.num_threads, 1) if is_foreign else self.keywords.num_threads
+        self._asks_for_threads = "num_workers" in keywords
+        self._named = threading.local()  # `place`: (epoch, index) of the batch that a program's `collate_fn` makes
+        self._is_open = True
+
+    @property
+    def _prefetch(self) -> int:
+        """Background threads; one at a time where code runs that may not be made for several."""
+        wanted: int = self.keywords.num_threads
+        if self._has_own("collate_fn") or (self.filter_per_worker and self._has_own("filter_fn")):
+            return min(wanted, 1) if self._asks_for_threads else 0
+        is_foreign = self._source.runs_others or self.transform_sampler_output is not None or self.filter_per_worker
+        return min(wanted, 1) if is_foreign else wanted
+
+    def _has_own(self, name: str) -> bool:
+        """Whether the program brought this method: in a subclass, or set on the loader."""
+        return name in self.__dict__ or getattr(type(self), name) is not getattr(LocalLoader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_is_open" in self.__dict__ and name in _SET_FOR_GOOD:
+            raise InvalidArgumentError(f"{name}: a loader that was made keeps it, make another one")
+        if "_is_open" in self.__dict__ and name in _OF_THE_SOURCE and self.__dict__.get(name, value) is not value:
+            value = self._source.replace(name, value)
+            self.__dict__.pop("_fingerprint", None)
+        super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
         """What programs read of torch's loaders, such as ``batch_size`` and ``num_workers``."""
@@ -196,7 +234,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         """
         self._check_gpu_process()
         positions = self._positions(index)
-        sampled = self._source.sample(positions, (max(self.epoch, 0), batch_index(positions)))
+        place = getattr(self._named, "place", None) or (max(self.epoch, 0), batch_index(positions))
+        sampled = self._source.sample(positions, place)
         self._source.check(wait=False)  # a program that calls this alone never comes to the end of an epoch
         return self.filter_fn(sampled) if self.filter_per_worker else sampled
 
@@ -226,6 +265,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
     def _make_static_batches(self, shapes: StaticShapes | bool) -> StaticBatches | None:
         if shapes is False:
             return None
+        if self._has_own("collate_fn") or self._has_own("filter_fn"):
+            raise InvalidArgumentError("static_shapes: expected False with an own collate_fn or filter_fn")
         if self._as_pyg_v1 or not isinstance(self._input, NodeSamplerInput):
             raise InvalidArgumentError("static_shapes: expected a loader of nodes that yields PyG objects")
         if self.keywords.own_order is not None:
@@ -335,7 +376,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         begin = self._placed(self.keywords.begin)
         if not (self._as_pyg_v1 or self.filter_per_worker):  # what is no batch, nobody follows to another stream
             begin = self._copies.beside_training(begin)
-        with self._source.sampling(named, len(indices)) as sample:
+        with self._sampling(named, len(indices)) as sample:
             made = made_ahead(
                 lambda at: self._make(epoch, indices[at], lambda: sample(at)),
                 places,
@@ -356,6 +397,20 @@ class LocalLoader(ThreadPlacement, EpochLoader):
                     yield index, finished
         self.check()
 
+    def _sampling(self, named: Named, count: int) -> contextlib.AbstractContextManager[Callable[[int], Any]]:
+        """See ``BatchSource.sampling``; by the program's own ``collate_fn``, where it has one."""
+        if self._has_own("collate_fn"):
+            return contextlib.nullcontext(lambda at: self._collated(*named(at)))
+        return self._source.sampling(named, count)
+
+    def _collated(self, positions: torch.Tensor, place: tuple[int, int]) -> Any:
+        """What the program's own ``collate_fn`` gives for a batch, as of a list of its positions."""
+        self._named.place = place
+        try:
+            return self.collate_fn(positions.tolist())
+        finally:
+            self._named.place = None
+
     def check(self) -> None:
         """Waits for batches that a GPU makes; at the end of an epoch the loader does so itself.
 
@@ -374,7 +429,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         """One batch by its name, for example to look at "batch 4711 of epoch 3"."""
         self._check_gpu_process()
         named = self._schedule.positions(epoch, index), (epoch, index)
-        made = self._make(epoch, index, lambda: self._source.sample(*named))
+        sample = self._collated if self._has_own("collate_fn") else self._source.sample
+        made = self._make(epoch, index, lambda: sample(*named))
         self._source.check()
         return self._finish(made)
 
@@ -391,7 +447,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         padded = self.static_batches.sample(request)
         return padded_to_pyg(padded, self._schema, self._constants)
 
-    def _make(self, epoch: int, index: int, sample: Callable[[], Any]) -> Copy:
+    def _make(self, epoch: int, index: int, sample: Callable[[], Any]) -> Copy | _Unfiltered:
         """A batch on its way to the device: what background threads do. A GPU that samples is asked by its name."""
         with self._copies.current():
             if tracer() is not None:
@@ -401,14 +457,23 @@ class LocalLoader(ThreadPlacement, EpochLoader):
                 ask(request, epoch, self.batches.schedule.check_index(index))
                 return self._copies.begin(self._make_static(request))
             sampled, begun = sample(), perf_counter_ns()
-            batch = self._cut(sampled)
-            if self.filter_per_worker:
-                batch = self._transformed(batch)
-            is_batch = not isinstance(batch, tuple)  # else as_pyg_v1 is set
-            copy = self._copies.begin(pinned(batch) if self.keywords.pin_memory else batch) if is_batch else Copy(batch)
+            if not self.filter_per_worker and self._has_own("filter_fn"):
+                return _Unfiltered(sampled)
+            if not self.filter_per_worker:
+                batch = self._cut(sampled)
+            else:  # a program's `collate_fn` gives the batch
+                batch = sampled if self._has_own("collate_fn") else self.filter_fn(sampled)
+            copy = self._begin_copy(batch)
             self.times.converted(perf_counter_ns() - begun)
             return copy
 
-    def _finish(self, copy: Copy) -> Any:
-        batch = self._copies.finish(copy)
+    def _begin_copy(self, batch: Any) -> Copy:
+        if isinstance(batch, tuple):  # as_pyg_v1 is set
+            return Copy(batch)
+        return self._copies.begin(pinned(batch) if self.keywords.pin_memory else batch)
+
+    def _finish(self, made: Copy | _Unfiltered) -> Any:
+        if isinstance(made, _Unfiltered):
+            return self._copies.finish(self._begin_copy(self.filter_fn(made.sampled)))
+        batch = self._copies.finish(made)
         return batch if self.filter_per_worker else self._transformed(batch)

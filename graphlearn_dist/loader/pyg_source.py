@@ -85,7 +85,6 @@ class PygSource:
         num_threads: threads of one lookup.
 
     Attributes:
-        runs_others: whether code of others than this package samples or looks rows up, which may not be for threads.
         counts: of its batches; bytes of rows are not known here.
     """
 
@@ -102,21 +101,12 @@ class PygSource:
         custom_cls: Any = None,
         num_threads: int = 1,
     ) -> None:
-        from ..distributed.pyg_sampler import PyGSampler
-
         self.counts = BatchCounts()
         self.device_cache = None
         self._data = data
-        self._sampler = sampler
-        self._is_ours = isinstance(sampler, PyGSampler)
-        self._input = input_data
         self._is_links = hasattr(input_data, "row")
-        method = "sample_from_edges" if self._is_links else "sample_from_nodes"
-        if not callable(getattr(sampler, method, None)):
-            raise InvalidArgumentError(
-                f"{'link' if self._is_links else 'node'}_sampler: expected a sampler as PyG's BaseSampler is one, with "
-                f"{method}(), got {shown(sampler)}"
-            )
+        self._use_sampler(sampler)
+        self._input = input_data
         self._excluding = excluding
         if excluding is not None and not self._is_ours:
             raise InvalidArgumentError(
@@ -126,8 +116,44 @@ class PygSource:
             check_excluded(excluding, sampler.num_edge_ids)
         self._neg_sampling = neg_sampling
         self._custom_cls = custom_cls
+        self._num_threads = num_threads
         self._filter = PygFilter(num_threads)
-        self.runs_others = not self._is_ours or (is_pyg_stores(data) and not hasattr(data[0], "edge_tensor_attrs"))
+
+    @property
+    def runs_others(self) -> bool:
+        """See the class."""
+        return not self._is_ours or (is_pyg_stores(self._data) and not hasattr(self._data[0], "edge_tensor_attrs"))
+
+    def _use_sampler(self, sampler: Any) -> None:
+        from ..distributed.pyg_sampler import PyGSampler
+
+        method = "sample_from_edges" if self._is_links else "sample_from_nodes"
+        if not callable(getattr(sampler, method, None)):
+            raise InvalidArgumentError(
+                f"{'link' if self._is_links else 'node'}_sampler: expected a sampler as PyG's BaseSampler is one, with "
+                f"{method}(), got {shown(sampler)}"
+            )
+        self._sampler, self._is_ours = sampler, isinstance(sampler, PyGSampler)
+
+    def replace(self, name: str, value: Any) -> Any:
+        """See ``BatchSource``: rows are cut out of other ``data``, while edges are the sampler's, as in PyG."""
+        match name:
+            case "data":
+                if not is_pyg_data(value):
+                    raise InvalidArgumentError(f"data: expected PyG's Data, HeteroData or stores, got {shown(value)}")
+                self._data, self._filter = value, PygFilter(self._num_threads)
+            case "node_sampler" | "link_sampler":
+                if self._excluding is not None:
+                    raise InvalidArgumentError(f"{name}: a loader with exclude= keeps the one that it was made with")
+                self._use_sampler(value)
+            case "input_data":
+                self._input = value
+            case "neg_sampling":
+                value, _ = cast_negatives(value, None)
+                self._neg_sampling = value
+            case "custom_cls":
+                self._custom_cls = value
+        return value
 
     def threads(self, prefetch: int | None) -> int:
         """Background threads where a program does not say how many: none if they would run others' code."""
