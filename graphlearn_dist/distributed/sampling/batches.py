@@ -118,7 +118,7 @@ def most_together(
     )
 
 
-def messages_asked_together(
+def most_pairs(
     dataset: DistDataset,
     sampler_input: NodeSamplerInput | EdgeSamplerInput,
     config: SamplingConfig,
@@ -126,7 +126,10 @@ def messages_asked_together(
     memory_bytes: int,
     count: int,
 ) -> int:
-    """For how many messages of ``count`` batches each rows may be asked for at once; see ``most_together``."""
+    """Pairs of batches that are large for whose rows others may be asked at once, see ``pairs_asked_together``.
+
+    The arguments are those of ``most_together``, and how many batches go together.
+    """
     seed_types, most_bytes = seed_types_of(sampler_input, dataset.schema), most_together_bytes(memory_bytes)
     return pairs_asked_together(config, plan, seed_types, dataset.stores(), most_bytes, count)
 

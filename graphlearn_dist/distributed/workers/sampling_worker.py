@@ -46,7 +46,7 @@ from ..sampling.batches import (
     PartitionedBatches,
     Place,
     Rows,
-    messages_asked_together,
+    most_pairs,
     place_in_pool,
     together,
 )
@@ -289,16 +289,20 @@ class SamplingWorker:
         concurrency = self._setup.concurrency if self._has_peers else 1
         most_groups = min(concurrency, max(2, -(-concurrency // start.share.size)))
         num_careful = most_groups * start.share.size if start.careful else 0
-        most_asked = self._most_asked(start.share.size) if upcoming is None and concurrency > 1 else 1
-        if most_asked > 1:  # all that are asked for at once, and the first of those behind them
-            most_groups = most_asked * (max(2, -(-concurrency // (start.share.size * most_asked))) - 1) + 1
+        num_pairs = self._most_pairs(start.share.size) if upcoming is None and concurrency > 1 else 0
+        if num_pairs > 1:  # all that are asked for at once, and the first of those behind them
+            most_groups = num_pairs * (max(2, -(-concurrency // (start.share.size * num_pairs))) - 1) + 1
         place, groups = 0, start.share.groups()
         try:
-            while asked := tuple(islice(groups, most_asked)):
+            while asked := tuple(islice(groups, max(1, num_pairs))):
                 is_careful = place < num_careful
                 alone = is_careful or self._are_large
                 most = 1 if is_careful else concurrency if alone else most_groups
-                for begun in self._begin(start, asked, upcoming, place, alone=alone, is_careful=is_careful):
+                if num_pairs and not alone:
+                    making = self._make_in_turn(start, asked)
+                else:
+                    making = self._begin(start, asked, upcoming, place, alone=alone, is_careful=is_careful)
+                for begun in making:
                     under_way.append(begun)
                     if len(under_way) >= most:
                         await self._send_first(under_way)
@@ -324,9 +328,6 @@ class SamplingWorker:
         is_careful: bool,
     ) -> Iterator[_UnderWay]:
         """Begins to make groups, the first of whose batches has this place in the share; ``alone``: their batches."""
-        if len(groups) > 1 and not alone:
-            yield from self._make_in_turn(start, groups)
-            return
         for group in groups:
             for indices in [group[at : at + 1] for at in range(len(group))] if alone else [group]:
                 if upcoming is None:
@@ -338,19 +339,17 @@ class SamplingWorker:
                 yield _UnderWay(indices, asyncio.create_task(making))
                 place += len(indices)
 
-    def _most_asked(self, count: int) -> int:
-        """For the rows of how many groups of so many batches to ask at once: where rows are kept, later ones find them
-        anyway."""
-        if self._batches.keeps_rows:
-            return 1
+    def _most_pairs(self, count: int) -> int:
+        """Pairs of large batches for whose rows to ask at once; 0 where groups of so many batches are no such pairs."""
         setup = self._setup
-        return messages_asked_together(
+        most = most_pairs(
             self._dataset, setup.sampler_input, setup.config, self._batches.plan, self._region.capacity_bytes, count
         )
+        return min(most, 1) if self._batches.keeps_rows else most  # then later ones find the rows anyway
 
     def _make_in_turn(self, start: StartRun, groups: Sequence[Sequence[int]]) -> Iterator[_UnderWay]:
-        """Begins to make groups whose rows are asked for at once, and written when it is their turn to be sent: until
-        then these take little memory."""
+        """Begins to make pairs whose rows are asked for at once, and written when it is a pair's turn to be sent: until
+        then it takes little memory."""
         indices = [index for group in groups for index in group]
         asking = asyncio.create_task(self._batches.ask(start.epoch, indices, start.run))
         first = 0

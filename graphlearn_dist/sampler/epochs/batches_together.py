@@ -77,14 +77,15 @@ def pairs_asked_together(
     most_bytes: int,
     count: int,
 ) -> int:
-    """For how many times ``count`` batches, which are handed on together, rows may be asked for at once.
+    """For the rows of how many pairs of batches others may be asked at once: they want many of the same again.
 
-    Two pairs want many of the same rows again. See ``batches_together`` for the other arguments.
+    0 where batches go together by another number, or are not so large. ``count``: that number; see ``batches_together``
+    for the other arguments.
     """
     batch = _expected_batch(config, plan, seed_types, stores)
-    is_pair = count == 2 and batch is not None and most_bytes // batch.nbytes < 2
-    has_tables = _most_by_tables(config, plan, seed_types) >= 2 * _PAIRS_ASKED
-    return _PAIRS_ASKED if is_pair and has_tables else 1
+    if count != 2 or batch is None or most_bytes // batch.nbytes >= 2:
+        return 0
+    return min(_PAIRS_ASKED, max(1, _most_by_tables(config, plan, seed_types) // 2))
 
 
 def most_together_bytes(worker_bytes: int, count: int = _MOST_BATCHES) -> int:

@@ -201,16 +201,16 @@ def test_batches_that_fail_together_are_tried_again_at_once() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("most_asked", [1, 2])
+@pytest.mark.parametrize("most_pairs", [0, 1, 2])
 @pytest.mark.parametrize("seed", range(20))
-def test_a_run_that_ends_at_any_moment_leaves_no_slot(seed: int, most_asked: int) -> None:
+def test_a_run_that_ends_at_any_moment_leaves_no_slot(seed: int, most_pairs: int) -> None:
     """Batches under way are called off, whatever they wait for, and whichever of them fail."""
 
     async def main() -> None:
         draws = random.Random(seed)
         async with open_worker() as (worker, ring):
             worker._has_peers = True  # then several groups are under way
-            ask_at_once(worker, most_asked)
+            ask_at_once(worker, most_pairs)
             sampling = Sampling(worker)
             worker._run_task = asyncio.create_task(worker._run(START))
             for index in draws.sample(range(10), draws.randrange(11)):
@@ -226,7 +226,7 @@ def test_a_run_that_ends_at_any_moment_leaves_no_slot(seed: int, most_asked: int
 
 def ask_at_once(worker: SamplingWorker, groups: int) -> None:
     """It asks for the rows of so many groups at once, though its batches are small."""
-    worker._most_asked = lambda count: groups  # type: ignore[method-assign]
+    worker._most_pairs = lambda count: groups  # type: ignore[method-assign]
 
 
 def test_groups_that_are_asked_for_at_once_are_written_in_turn() -> None:
