@@ -15,10 +15,11 @@ from ..utils.paths import to_path
 from ..utils.shown import shown
 from .dataset import Dataset
 from .pyg.pyg_levels import Levels, read_levels
+from .pyg.store_pairs import data_of_stores, is_pyg_data, is_pyg_stores
 from .schema import EdgeDirection, bare
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data, HeteroData
+    from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 
 _SPLITS = ("train", "val", "test")
 # The arrays of an .npz file, and the kinds of numpy's dtypes that they may have.
@@ -67,18 +68,18 @@ class GraphSource:
     @classmethod
     def from_pyg(
         cls,
-        data: Data | HeteroData,
+        data: Data | HeteroData | tuple[FeatureStore, GraphStore],
         *,
         weight_attr: str | None = None,
         time_attr: str | None = None,
         split_index: int | None = None,
         attrs: Collection[str] | None = None,
     ) -> GraphSource:
-        """From ``Data`` or ``HeteroData``: ``edge_index``, ``x``, ``y``, ``edge_attr``, ``{train,val,test}_mask``, and
-        all other attributes, which batches carry as they do from PyG's loaders.
+        """From ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``: ``edge_index``, ``x``, ``y``, ``edge_attr``,
+        ``{train,val,test}_mask``, and all other attributes, which batches carry as they do from PyG's loaders.
 
         Args:
-            data: the graph.
+            data: the graph. Of a pair of stores, everything that they list is read, once and now.
             attrs: which attributes come along into batches; all of them unless given.
             weight_attr: as of PyG's loaders, the attribute that holds edge weights, such as ``"edge_weight"``; of a
                 typed graph, some edge types may lack it.
@@ -88,9 +89,10 @@ class GraphSource:
                 are none.
 
         Raises:
-            InvalidArgumentError: the edges are of a kind that is not read, or there is no such attribute, or it is none
-                of numbers.
+            InvalidArgumentError: the data are none of these, or the edges of a kind that is not read, or there is no
+                such attribute, or it is none of numbers.
         """
+        data = _single_object(data)
         named = [f"{name}_mask" for name in _SPLITS] + [name for name in (weight_attr, time_attr) if name is not None]
         levels = read_levels(data, None if attrs is None else {*attrs, *named})
         if attrs is not None and (unknown := set(attrs) - set(data.keys())):
@@ -174,6 +176,15 @@ class GraphSource:
         )
         dataset.init_attrs(self.node_attrs, self.edge_attrs, self.constants)
         return dataset
+
+
+def _single_object(data: Any) -> Any:
+    """PyG's data as ``Data`` or ``HeteroData``."""
+    if not is_pyg_data(data):
+        raise InvalidArgumentError(
+            f"data: expected PyG's Data, HeteroData or (FeatureStore, GraphStore), got {shown(data)}"
+        )
+    return data_of_stores(*data) if is_pyg_stores(data) else data
 
 
 def edges_by_type(data: Any, levels: Levels) -> dict[Any, torch.Tensor]:

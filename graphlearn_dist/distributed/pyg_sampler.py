@@ -11,7 +11,7 @@ import torch
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NumNeighbors, SamplerOutput
 from torch_geometric.sampler.base import SubgraphType
 
-from ..data.pyg.pyg_graphs import is_pyg_data
+from ..data.pyg.store_pairs import is_pyg_data
 from ..data.schema import EdgeDirection, GraphSchema
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch

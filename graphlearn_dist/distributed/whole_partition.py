@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..data.pyg.pyg_graphs import data_of_stores, is_pyg_data, is_pyg_stores
+from ..data.pyg.store_pairs import data_of_stores, is_pyg_data, is_pyg_stores
 from ..data.schema import EdgeDirection
 from ..data.sources import GraphSource
 from ..errors import InvalidArgumentError

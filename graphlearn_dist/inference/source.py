@@ -14,7 +14,7 @@ from ..config import feature_memory
 from ..data.dataset import Dataset
 from ..data.disk_tier import FeatureMemory
 from ..data.feature import Feature, divide_memory
-from ..data.pyg.pyg_graphs import is_pyg_data
+from ..data.pyg.store_pairs import is_pyg_data
 from ..data.schema import NODE_FEATURE, edge_ends, store_name
 from ..data.topology import Topology
 from ..distributed import DistDataset, ServedDataset, rpc

@@ -12,7 +12,7 @@ import torch
 from ..core import stack_pair
 from ..data.columns import last_dimension_counts
 from ..data.pyg.pyg_adjacency import adjacency_of, cut_adjacency, order_of_rows, values_of
-from ..data.pyg.pyg_graphs import is_pyg_stores
+from ..data.pyg.store_pairs import edge_rows, is_of_edges, is_pyg_stores
 from ..data.unified_tensor import UnifiedTensor, view_rows
 from ..errors import InvalidArgumentError
 from ..utils.shown import shown
@@ -39,6 +39,7 @@ class PygFilter:
         self._num_threads = num_threads
         self._views: dict[tuple[Any, str], tuple[Any, UnifiedTensor | None]] = {}
         self._adjacencies: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._stored: dict[Any, tuple[torch.Tensor | None, torch.Tensor | None]] = {}
 
     def batch(self, data: Any, out: Any, custom_cls: Any = None) -> Data | HeteroData:
         """The batch of a sampler's output (PyG's ``SamplerOutput`` or ``HeteroSamplerOutput``)."""
@@ -64,16 +65,16 @@ class PygFilter:
             batch[key]._orig_edge_index = torch.stack([row, out.orig_col[key]])
         return batch
 
-    @staticmethod
-    def _of_stores(data: Any, out: Any, custom_cls: Any, is_typed: bool) -> Any:
+    def _of_stores(self, data: Any, out: Any, custom_cls: Any, is_typed: bool) -> Any:
         from torch_geometric.loader.utils import filter_custom_hetero_store, filter_custom_store
 
         cut = filter_custom_hetero_store if is_typed else filter_custom_store
-        batch = cut(*data, out.node, out.row, out.col, out.edge, custom_cls)
+        batch = cut(_OfNodes(data[0]), data[1], out.node, out.row, out.col, out.edge, custom_cls)
         of_edges = getattr(data[0], "edge_tensor_attrs", None)  # which PyG's stores have no list of
-        attrs = [] if of_edges is None or out.edge is None else of_edges()
+        attrs = [] if out.edge is None else _edge_attrs(data[0], is_typed) if of_edges is None else of_edges()
         for attr in attrs:
-            attr.index = out.edge[attr.group_name] if is_typed else out.edge
+            ids = out.edge.get(attr.group_name) if is_typed else out.edge
+            attr.index = ids if of_edges is not None else self._stored_rows(data, attr.group_name, ids, is_typed)
         attrs = [attr for attr in attrs if attr.index is not None]
         for attr, rows in zip(attrs, data[0].multi_get_tensor(attrs) if attrs else (), strict=True):
             (batch[attr.group_name] if is_typed else batch)[attr.attr_name] = rows
@@ -90,6 +91,18 @@ class PygFilter:
             for name, value in named.items():
                 store[name] = value
         return batch
+
+    def _stored_rows(self, data: Any, group: Any, ids: torch.Tensor | None, is_typed: bool) -> torch.Tensor | None:
+        """The rows of sampled edges in a program's own feature store."""
+        features, graph = data
+        # Which rows all edges have is kept while a store has the same ids of them.
+        row_ids = features.get_global_id(group) if hasattr(features, "get_global_id") else None
+        known = self._stored.get(group)
+        if known is None or known[0] is not row_ids:
+            known = row_ids, edge_rows(features, graph, group if is_typed else None, group)
+            self._stored[group] = known
+        rows = known[1]
+        return ids if rows is None or ids is None else rows[ids]
 
     def _of_single(self, data: Any, out: Any) -> Any:
         batch = copy.copy(data)
@@ -168,6 +181,27 @@ class PygFilter:
             known = value, _view_of(value)
             self._views[key, name] = known
         return known[1]
+
+
+class _OfNodes:
+    """What a feature store has of nodes: PyG asks for whatever it lists by ids of nodes."""
+
+    def __init__(self, features: Any) -> None:
+        self._features = features
+
+    def get_all_tensor_attrs(self) -> list[Any]:
+        return [attr for attr in self._features.get_all_tensor_attrs() if not is_of_edges(attr)]
+
+    def multi_get_tensor(self, attrs: list[Any]) -> Any:
+        return self._features.multi_get_tensor(attrs)
+
+
+def _edge_attrs(features: Any, is_typed: bool) -> list[Any]:
+    """What a program's own store has of edges. PyG's batches of typed graphs have it from no store but those that know
+    edges by ids."""
+    if is_typed and not hasattr(features, "get_global_id"):
+        return []
+    return [attr for attr in features.get_all_tensor_attrs() if is_of_edges(attr)]
 
 
 def _by_row(row: torch.Tensor, col: torch.Tensor, ids: torch.Tensor | None) -> tuple[Any, Any, Any]:

@@ -15,7 +15,7 @@ import torch
 
 from ..data.dataset import Dataset
 from ..data.pyg.pyg_adjacency import edges_of
-from ..data.pyg.pyg_graphs import is_pyg_data, is_pyg_stores
+from ..data.pyg.store_pairs import is_pyg_data, is_pyg_stores
 from ..errors import InvalidArgumentError
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingType
 from ..sampler.epochs.fingerprint import Settings, config_settings, input_settings

@@ -24,7 +24,7 @@ from .piece_assembler import check_complete
 from .storage import ArrayFile, check_checksum
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data, HeteroData
+    from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 
 Kind = Literal["random", "range", "kaminpar", "ldg"]
 _PARTITIONERS: dict[str, type[PartitionerBase]] = {
@@ -88,7 +88,7 @@ def partition_source(
 
 
 def partition_pyg(
-    data: Data | HeteroData,
+    data: Data | HeteroData | tuple[FeatureStore, GraphStore],
     output_dir: str | Path,
     *,
     weight_attr: str | None = None,
@@ -97,7 +97,7 @@ def partition_pyg(
     attrs: Collection[str] | None = None,
     **options: Any,
 ) -> Path:
-    """``partition_source`` of a PyG ``Data`` or ``HeteroData`` (see ``GraphSource.from_pyg``); the same keywords."""
+    """``partition_source`` of PyG's data (see ``GraphSource.from_pyg``); the same keywords."""
     source = GraphSource.from_pyg(
         data, weight_attr=weight_attr, time_attr=time_attr, split_index=split_index, attrs=attrs
     )

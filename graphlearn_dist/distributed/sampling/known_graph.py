@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ...data.dataset import Dataset
-from ...data.pyg.pyg_graphs import graph_of_pyg, is_pyg_data
+from ...data.pyg.pyg_graphs import graph_of_pyg
+from ...data.pyg.store_pairs import is_pyg_data
 from ...data.schema import EdgeDirection
 from ...errors import InvalidArgumentError
 from ...sampler.local_graph import LocalGraph

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.distributed import LocalFeatureStore, LocalGraphStore
+from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 from graphlearn_dist.data import GraphSource
 from graphlearn_dist.distributed import DistLinkNeighborLoader, DistNeighborLoader, DistSubGraphLoader
+from graphlearn_dist.distributed.pyg_sampler import PyGSampler
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from graphlearn_dist.partition import partition_pyg
@@ -159,3 +163,114 @@ def test_data_without_edges() -> None:
     typed["a"].x = torch.rand(3, 1)
     with pytest.raises(InvalidArgumentError, match="data: expected types of edges"):
         DistNeighborLoader(typed, [2], "a")
+
+
+EDGE_TYPE = ("a", "to", "b")
+
+
+def local_stores(*, is_typed: bool, edge_ids: torch.Tensor, row_ids: torch.Tensor, node_ids: torch.Tensor) -> Any:
+    """PyG's own local stores of 20 nodes; the features of an edge are its id and its ends, of node ``v`` ``v``."""
+    pairs = random_edges(20, 20, len(edge_ids), 3)
+    order = torch.tensor([edge_ids.tolist().index(row) for row in row_ids.tolist()])
+    edge_attr, x = torch.cat([edge_ids[None], pairs]).t()[order], node_ids.view(-1, 1)
+    if is_typed:
+        nodes, rows = {"a": node_ids, "b": node_ids}, {"a": x, "b": x}
+        features = LocalFeatureStore.from_hetero_data(
+            nodes, rows, edge_id_dict={EDGE_TYPE: row_ids}, edge_attr_dict={EDGE_TYPE: edge_attr}
+        )
+        counts = {"a": 20, "b": 20}
+        return features, LocalGraphStore.from_hetero_data({EDGE_TYPE: edge_ids}, {EDGE_TYPE: pairs}, counts)
+    features = LocalFeatureStore.from_data(node_id=node_ids, x=x, edge_id=row_ids, edge_attr=edge_attr)
+    return features, LocalGraphStore.from_data(edge_ids, pairs, 20)
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+@pytest.mark.parametrize("ids", ["range", "no range"])
+def test_rows_of_local_stores_are_found_by_the_ids_of_edges(ids: str, is_typed: bool) -> None:
+    edge_ids = torch.arange(60) if ids == "range" else 7 * (37 * torch.arange(60) % 60) + 5
+    nodes = torch.arange(20)
+    pair = local_stores(is_typed=is_typed, edge_ids=edge_ids, row_ids=edge_ids.sort().values, node_ids=nodes)
+    seeds = ("b", nodes) if is_typed else nodes
+    distributed = DistNeighborLoader(pair, [-1], seeds, batch_size=8, collect_features=True)
+    for loader in (distributed, NeighborLoader(pair, [-1], seeds, batch_size=8)):
+        found = []
+        for batch in loader:
+            edges = batch[EDGE_TYPE] if is_typed else batch
+            source, target = (batch["a"], batch["b"]) if is_typed else (batch, batch)
+            row, col = edges.edge_index
+            assert torch.equal(edges.edge_attr[:, 1], source.n_id[row])
+            assert torch.equal(edges.edge_attr[:, 2], target.n_id[col])
+            assert torch.equal(target.x.view(-1), target.n_id)
+            found += edges.edge_attr[:, 0].tolist()
+        assert sorted(found) == sorted(edge_ids.tolist())
+
+
+def test_rows_of_local_stores_are_found_by_the_ids_of_nodes() -> None:
+    nodes, edges = 7 * torch.arange(20) % 20, torch.arange(60)
+    pair = local_stores(is_typed=False, edge_ids=edges, row_ids=edges, node_ids=nodes)
+    for batch in DistNeighborLoader(pair, [2], torch.arange(20), batch_size=8, collect_features=True):
+        assert torch.equal(batch.x.view(-1), batch.n_id)
+
+
+def test_edges_without_rows() -> None:
+    edges = torch.arange(60)
+    pair = local_stores(is_typed=False, edge_ids=edges, row_ids=edges[10:], node_ids=torch.arange(20))
+    with pytest.raises(InvalidArgumentError, match=r"data: expected rows .* all 60 edges .* got none for 10 of them"):
+        DistNeighborLoader(pair, [2], torch.arange(20))
+
+
+def grouped_stores(time_of: str) -> tuple[MyFeatureStore, MyGraphStore]:
+    """Stores of a homogeneous graph whose attributes are in a group that has a name, as in PyG's own tests.
+
+    Edge ``e`` and node ``v`` have the times ``e`` and ``v``.
+    """
+    features, graph = MyFeatureStore(), MyGraphStore()
+    features.put_tensor(torch.arange(4), group_name="default", attr_name="x", index=None)
+    features.put_tensor(torch.arange(4), group_name="default", attr_name=time_of, index=None)
+    pairs = torch.tensor([[0, 3, 0, 2], [1, 1, 2, 3]])
+    graph.put_edge_index((pairs[0], pairs[1]), edge_type=None, layout="coo", is_sorted=True, size=(4, 4))
+    return features, graph
+
+
+@pytest.mark.parametrize("make", [NeighborLoader, DistNeighborLoader])
+def test_groups_of_homogeneous_stores_have_any_names(make: Any) -> None:
+    options: dict[str, Any] = {"collect_features": True} if make is DistNeighborLoader else {}
+    [batch] = make(grouped_stores("time"), [-1], torch.tensor([1]), batch_size=1, **options)
+    assert isinstance(batch, Data)
+    assert batch.n_id.tolist() == batch.x.tolist() == [1, 0, 3]
+
+
+@pytest.mark.parametrize(("time_attr", "sources"), [("time", [0]), ("edge_time", [0, 3])])
+@pytest.mark.parametrize("make", [NeighborLoader, DistNeighborLoader])
+def test_times_of_homogeneous_stores_are_found_by_name(make: Any, time_attr: str, sources: list[int]) -> None:
+    options = {"input_time": torch.tensor([2]), "time_attr": time_attr, "batch_size": 1}
+    [batch] = make(grouped_stores(time_attr), [-1], torch.tensor([1]), **options)
+    assert batch.n_id[batch.edge_index[0]].tolist() == sources
+
+
+def test_times_of_homogeneous_stores_in_pygs_sampler() -> None:
+    features, graph = grouped_stores("time")
+    sampler = PyGSampler((features, graph), [-1], time_attr="time")
+    seed = NodeSamplerInput(None, torch.tensor([1]), torch.tensor([2]))
+    assert sampler.sample_from_nodes(seed).node.tolist() == [1, 0]
+    features.put_tensor(torch.arange(4), group_name="other", attr_name="time", index=None)
+    with pytest.raises(InvalidArgumentError, match="time_attr: expected one attribute 'time', got some of groups"):
+        PyGSampler((features, graph), [-1], time_attr="time")
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_pairs_of_stores_are_partitioned(is_typed: bool, tmp_path: Path) -> None:
+    edges = 3 * (37 * torch.arange(60) % 60)
+    pair = local_stores(is_typed=is_typed, edge_ids=edges, row_ids=edges.sort().values, node_ids=torch.arange(20))
+    partition_pyg(pair, tmp_path, num_parts=2)
+    for batch in NeighborLoader(tmp_path, [-1], "b" if is_typed else None, batch_size=8):
+        of_edges = batch[EDGE_TYPE] if is_typed else batch
+        targets = (batch["b"] if is_typed else batch).n_id[of_edges.edge_index[1]]
+        assert torch.equal(of_edges.edge_attr[:, 2], targets)
+    assert GraphSource.from_pyg(grouped_stores("time"), time_attr="time").node_times.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("given", [(1, 2), None, torch.zeros(2, 3)])
+def test_what_is_no_data_of_pygs(given: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"data: expected PyG's Data, HeteroData or \(FeatureStore, .* got"):
+        partition_pyg(given, tmp_path, num_parts=1)
