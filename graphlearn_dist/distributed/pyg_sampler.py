@@ -200,19 +200,19 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
 
         Returns:
             PyG's ``SamplerOutput``, or for a typed graph ``HeteroSamplerOutput`` with every type of the data set.
-            ``metadata`` is (positions of the seeds, their times).
+            ``metadata`` is (positions of the seeds, their times), each as it was given.
 
         Raises:
             InvalidArgumentError: an unknown node type, or times where the graph has none.
             UnknownIdError: a seed is outside the graph.
         """
         inputs = NodeSamplerInput(index.node, index.input_type, index.time)
-        batch, positions = self._sample(inputs, SamplingType.NODE, index.input_id, place)
+        batch = self._sample(inputs, SamplingType.NODE, index.input_id, place)
         if batch.mapping is not None:  # PyG's programs find the seeds in the first nodes
             specs = self.schema.edge_specs
             subgraph = with_repeated_seeds(batch.subgraph, batch.mapping, batch.seed_type, specs)
             batch = replace(batch, subgraph=subgraph)
-        return self._output(batch, (positions, inputs.time))
+        return self._output(batch, (index.input_id, inputs.time))
 
     def sample_from_edges(
         self,
@@ -232,20 +232,23 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
             excluding: the links with the edges that the batch leaves out, or None; ``with_edge`` has to be True then.
 
         Returns:
-            As ``sample_from_nodes``; ``metadata`` is (positions of the links, edge_label_index, edge_label, times), or
-            with triplets (positions, src_index, dst_pos_index, dst_neg_index, times).
+            As ``sample_from_nodes``; ``metadata`` is (positions of the links as they were given, edge_label_index,
+            edge_label, times), or with triplets (positions, src_index, dst_pos_index, dst_neg_index, times).
         """
         sampling = negatives_of(neg_sampling, strict=self._strict)
         inputs = EdgeSamplerInput(index.row, index.col, index.label, index.input_type, sampling, index.time)
         inputs = with_excluded(inputs, excluding)
-        batch, positions = self._sample(inputs, SamplingType.LINK, index.input_id, place)
+        batch = self._sample(inputs, SamplingType.LINK, index.input_id, place)
         links = batch.links
         assert links is not None  # links were sampled
         if sampling is not None and sampling.is_triplet():
             found = links.src_index, links.dst_pos_index, links.dst_neg_index
         else:
             found = (links.edge_label_index, links.edge_label)  # type: ignore[assignment]
-        return self._output(batch, (positions, *found, batch.seed_times))
+        times = batch.seed_times
+        if times is not None and index.time is not None:
+            times = times.to(index.time.dtype)
+        return self._output(batch, (index.input_id, *found, times))
 
     def config(self, kind: SamplingType, *, timed: bool, with_neg: bool = False) -> SamplingConfig:
         """The settings of this sampler for one kind of input.
@@ -295,8 +298,8 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         kind: SamplingType,
         input_id: torch.Tensor | None,
         place: tuple[int, int] | None,
-    ) -> tuple[SampledBatch, torch.Tensor]:
-        """A batch of all the seeds, and their positions in the loader's input."""
+    ) -> SampledBatch:
+        """A batch of all the seeds."""
         with_neg = isinstance(inputs, EdgeSamplerInput) and inputs.neg_sampling is not None
         schema = _with_link_type(self.schema, inputs)
         inputs = check_input(inputs, schema)
@@ -305,7 +308,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         here = torch.arange(len(inputs))
         positions = here if input_id is None else input_id
         epoch, index = (int(self._epoch), batch_index(positions)) if place is None else place
-        return run_local(maker.make_of(here, epoch, index)), positions
+        return run_local(maker.make_of(here, epoch, index))
 
     def _output(self, batch: SampledBatch, metadata: tuple[Any, ...]) -> SamplerOutput | HeteroSamplerOutput:
         """The batch as PyG has it: an edge runs from its source to its target, whichever of them was sampled."""
