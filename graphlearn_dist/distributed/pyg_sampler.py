@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,7 +12,8 @@ from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NumNeighbo
 from torch_geometric.sampler.base import SubgraphType
 
 from ..data.pyg.store_pairs import is_pyg_data
-from ..data.schema import EdgeDirection, GraphSchema
+from ..data.schema import EdgeDirection, GraphSchema, bare
+from ..data.topology import Topology
 from ..errors import InvalidArgumentError
 from ..messages import SampledBatch
 from ..sampler.base import (
@@ -36,6 +37,7 @@ from ..typing import EdgeType, NumSamples
 from ..utils.coroutines import run_local
 from ..utils.shown import shown
 from .pyg_stores import ServerGraphStore
+from .sampling.asked_dataset import AskedDataset
 from .sampling.known_graph import graph_access, graph_for
 
 __all__ = ["PyGSampler", "batch_index"]
@@ -82,6 +84,9 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
             iteration takes, see ``loader.HGTLoader``.
 
     Attributes:
+        node_types, edge_types: of the graph, ``[None]`` where it is homogeneous.
+        temporal_strategy: as it was given; it may be set.
+        subgraph_type: PyG's ``SubgraphType``.
         keep_orig_edges: with bidirectional edges, PyG's ``orig_row``, ``orig_col`` and counts per hop stay there.
 
     Raises:
@@ -119,9 +124,12 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         is_hgt = num_samples is not None
         self.subgraph_type = SubgraphType.induced if is_hgt else _subgraph_type(subgraph_type, directed)
         self.keep_orig_edges = False
+        metadata = getattr(data, "metadata", None)  # of HeteroData, in whose order PyG has the types
         if isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[1], ServerGraphStore):
             data = data[1].data
         self._data = graph_for(data, _DIRECTIONS[sample_direction], weight_attr=weight_attr, time_attr=time_attr)
+        types = metadata() if callable(metadata) else (self.schema.node_types, self.schema.edge_types)
+        self.node_types, self.edge_types = map(list, types if self.is_hetero else ([None], [None]))
         self._settings: dict[str, Any] = {
             "batch_size": 1,
             "shuffle": False,
@@ -137,7 +145,8 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
             "induced": self.subgraph_type is SubgraphType.induced,
         }
         looks_at_times = not is_hgt and (time_attr is not None or not is_pyg_data(data))
-        self._temporal_strategy = temporal_strategy if looks_at_times else None
+        self.temporal_strategy = temporal_strategy
+        self._looks_at_times = looks_at_times
         self._strict = strict_negatives
         self._num_threads = num_threads
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
@@ -161,13 +170,48 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         is_theirs = num_neighbors is None or isinstance(num_neighbors, NumNeighbors)
         before = getattr(self, "_num_neighbors", None)
         self._num_neighbors = num_neighbors if is_theirs else _num_neighbors(num_neighbors)
-        self._graphs.clear()
         try:
-            if num_neighbors is not None or self._num_samples is not None:
-                self._graph(self.config(SamplingType.NODE, timed=self._temporal_strategy == "last"))
+            self._check_settings()
         except InvalidArgumentError:
             self._num_neighbors = before
             raise
+
+    @property
+    def replace(self) -> bool:
+        """Whether is sampled with replacement; may be set at any time, as the next one."""
+        return bool(self._settings["replace"])
+
+    @replace.setter
+    def replace(self, replace: bool) -> None:
+        self._set("replace", replace)
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether every seed grows a tree of its own, which it does where there are times."""
+        return bool(self._settings["disjoint"]) or self.is_temporal
+
+    @disjoint.setter
+    def disjoint(self, disjoint: bool) -> None:
+        self._set("disjoint", disjoint)
+
+    def _set(self, name: str, value: Any) -> None:
+        before = self._settings
+        self._settings = {**before, name: value}
+        try:
+            self._check_settings()
+        except InvalidArgumentError:
+            self._settings = before
+            raise
+
+    def _check_settings(self) -> None:
+        """Raises an ``InvalidArgumentError`` where the settings do not go with each other or the graph."""
+        self._graphs.clear()
+        if self._num_neighbors is not None or self._num_samples is not None:
+            self._graph(self.config(SamplingType.NODE, timed=self._strategy_of_times == "last"))
+
+    @property
+    def _strategy_of_times(self) -> str | None:
+        return self.temporal_strategy if self._looks_at_times else None
 
     @property
     def schema(self) -> GraphSchema:
@@ -177,6 +221,53 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
     def num_edge_ids(self, edge_type: EdgeType | None = None) -> int | None:
         """Ids of a type's edges are below this; 0 where there is no such type, None where it is not known."""
         return self._data.num_edge_ids(edge_type)
+
+    @property
+    def num_nodes(self) -> Any:
+        """Nodes of the graph, of a typed one by node type."""
+        return bare(dict(zip(self.schema.node_types, self.schema.num_nodes, strict=True)))
+
+    @property
+    def is_temporal(self) -> bool:
+        """Whether times of nodes or edges are looked at."""
+        return self._strategy_of_times is not None and any(
+            graph.topo.edge_times is not None for graph in self._data.graphs().values()
+        )
+
+    @property
+    def node_time(self) -> Any:
+        """Times of the nodes, int64 ``[num_nodes]``, of a typed graph by node type.
+
+        None where none are looked at, where edges have them, or where they are not in this process.
+        """
+        return bare(self._data.node_times) if self.is_temporal else None
+
+    @property
+    def edge_time(self) -> Any:
+        """Times of the edges by edge id, of a typed graph by PyG's names of edge types (``"paper__cites__paper"``).
+
+        None where none are looked at, where nodes have them, or where they are not in this process.
+        """
+        if not self.is_temporal or self._data.node_times:
+            return None
+        return self._by_edge_id(lambda topology: topology.edge_times)
+
+    @property
+    def edge_weight(self) -> Any:
+        """Weights of the edges, likewise; None where is not sampled by them."""
+        return self._by_edge_id(lambda topology: topology.edge_weights) if self._settings["with_weight"] else None
+
+    def _by_edge_id(self, column: Callable[[Topology], torch.Tensor | None]) -> Any:
+        if isinstance(self._data, AskedDataset):
+            return None
+        found = {}
+        for edge_type, graph in self._data.graphs().items():
+            values, ids = column(graph.topo), graph.topo.edge_ids
+            if values is not None:
+                by_id = values.new_zeros(graph.topo.num_edge_ids)
+                by_id[ids.long()] = values
+                found[edge_type if edge_type is None else "__".join(edge_type)] = by_id
+        return bare(found)
 
     @property
     def is_hetero(self) -> bool:
@@ -256,7 +347,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         Raises:
             InvalidArgumentError: no fan-outs were given, or the settings contradict each other.
         """
-        times = time_settings(self._temporal_strategy, timed=timed)
+        times = time_settings(self._strategy_of_times, timed=timed)
         if self._num_samples is not None:
             if kind is not SamplingType.NODE:
                 raise InvalidArgumentError("num_samples: expected None to sample links")
