@@ -75,13 +75,14 @@ class DataLoaderKeywords:
         has_order = keywords.get("sampler") is not None or keywords.get("batch_sampler") is not None
         if keywords.get("batch_sampler") is None:
             keywords["batch_size"] = to_count("batch_size", keywords.get("batch_size", 1))
-        looked_at = keywords if has_order else {**keywords, "shuffle": False}  # torch shuffles no empty list
+        self.shuffle = to_flag("shuffle", keywords.get("shuffle"))
+        # Torch shuffles no empty list.
+        looked_at = keywords if has_order else {**keywords, "shuffle": self.shuffle and num_inputs > 0}
         self.dataset = range(num_inputs)
         try:
             self._torch = _KeptKeywords(self.dataset, **looked_at)  # type: ignore[arg-type]
         except (ValueError, TypeError) as error:
             raise InvalidArgumentError(f"keywords of DataLoader: {error}") from error
-        self.shuffle = to_flag("shuffle", keywords.get("shuffle"))
         self._has_order = has_order
         self.num_threads = keywords.get("num_workers", prefetch)
         self.batches_ahead = keywords.get("prefetch_factor") or _BATCHES_AHEAD

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import RandomSampler, SequentialSampler
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkNeighborLoader as PygLinkNeighborLoader
 from torch_geometric.loader import NeighborLoader as PygNeighborLoader
@@ -479,6 +480,8 @@ def test_what_programs_ask_of_a_loader() -> None:
     assert str(link_loader) == "LinkNeighborLoader()"
     assert link_loader.neg_sampling.is_binary()
     assert link_loader.dataset == range(NUM_EDGES)
+    kinds = {shuffle: type(NeighborLoader(data, [2], shuffle=shuffle).sampler) for shuffle in (False, True)}
+    assert kinds == {False: SequentialSampler, True: RandomSampler}
 
 
 def test_transforms() -> None:
