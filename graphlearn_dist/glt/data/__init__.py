@@ -1,7 +1,11 @@
-"""The names of ``graphlearn_torch.data``."""
+"""The names of ``graphlearn_torch.data``, with those that its modules import."""
 
 from __future__ import annotations
 
+from ...partition.partition_book import PartitionBook
+from ..typing import EdgeType, NodeType
+from ..utils.tensor import convert_to_tensor, share_memory, squeeze
+from ..utils.topo import coo_to_csc, coo_to_csr, ptr2ind
 from . import dataset, feature, graph, reorder, table_dataset, unified_tensor
 from .dataset import Dataset, random_split, rebuild_dataset, reduce_dataset
 from .feature import DeviceGroup, Feature, rebuild_feature, reduce_feature
@@ -14,14 +18,21 @@ __all__ = [
     "CSRTopo",
     "Dataset",
     "DeviceGroup",
+    "EdgeType",
     "Feature",
     "Graph",
+    "NodeType",
+    "PartitionBook",
     "TableDataset",
     "Topology",
     "UnifiedTensor",
+    "convert_to_tensor",
+    "coo_to_csc",
+    "coo_to_csr",
     "dataset",
     "feature",
     "graph",
+    "ptr2ind",
     "random_split",
     "rebuild_dataset",
     "rebuild_feature",
@@ -32,7 +43,9 @@ __all__ = [
     "reduce_graph",
     "reduce_table_dataset",
     "reorder",
+    "share_memory",
     "sort_by_in_degree",
+    "squeeze",
     "table_dataset",
     "unified_tensor",
 ]

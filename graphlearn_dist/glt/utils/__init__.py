@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..typing import reverse_edge_type
 from . import common, device, exit_status, mixin, tensor, topo, units
 from .common import (
     count_dict,
@@ -21,6 +22,13 @@ from .singleton import singleton
 from .tensor import apply_to_all_tensor, convert_to_tensor, id2idx, share_memory, squeeze, tensor_equal_with_device
 from .topo import coo_to_csc, coo_to_csr, ptr2ind
 from .units import UNITS, parse_size
+
+
+def __getattr__(name: str) -> bool:
+    if name == "python_exit_status":  # another value when the interpreter shuts down
+        return exit_status.python_exit_status
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "UNITS",
@@ -47,6 +55,8 @@ __all__ = [
     "mixin",
     "parse_size",
     "ptr2ind",
+    "python_exit_status",
+    "reverse_edge_type",
     "save_ckpt",
     "seed_everything",
     "share_memory",

@@ -9,6 +9,7 @@ import ast
 import importlib
 import inspect
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,31 @@ def test_packages_show_what_their_modules_have() -> None:
                     assert getattr(shown_there, name, None) is getattr(inner, name), f"{package}.{name}"
     for name in glt.typing.__all__:
         assert getattr(glt, name) is getattr(glt.typing, name)
+
+
+def test_packages_show_what_their_modules_import() -> None:
+    """One object by every way, so that programs may compare and extend them."""
+    assert glt.data.PartitionBook is glt.partition.PartitionBook
+    assert glt.loader.Dataset is glt.data.Dataset
+    assert glt.sampler.Graph is glt.data.Graph
+    for name in ("BaseSampler", "EdgeSamplerInput", "NegativeSampling", "NeighborSampler", "NodeSamplerInput"):
+        assert getattr(glt.loader, name) is getattr(glt.sampler, name)
+    for package in (glt.data, glt.loader, glt.partition, glt.sampler):
+        assert (package.NodeType, package.EdgeType) == (glt.NodeType, glt.EdgeType)
+    for package in (glt.data, glt.loader, glt.partition):
+        assert package.convert_to_tensor is glt.utils.convert_to_tensor
+    assert glt.partition.id2idx is glt.sampler.id2idx is glt.utils.id2idx
+    assert (glt.sampler.merge_dict, glt.sampler.count_dict) == (glt.utils.merge_dict, glt.utils.count_dict)
+    assert glt.sampler.CastMixin is glt.utils.CastMixin
+    assert glt.utils.reverse_edge_type(("a", "to", "b")) == ("b", "rev_to", "a")
+
+
+def test_the_end_of_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert glt.utils.python_exit_status is False
+    monkeypatch.setattr(sys, "is_finalizing", lambda: True)
+    assert glt.utils.python_exit_status is True
+    with pytest.raises(AttributeError, match=r"module 'graphlearn_dist\.glt\.utils' has no attribute 'no_such'"):
+        glt.utils.no_such  # noqa: B018
 
 
 def test_what_is_missing_is_documented() -> None:
