@@ -110,6 +110,55 @@ def test_links_are_turned_and_negatives_strict(job: Job, kind: str, mode: str, d
             assert torch.equal(turned.edge_label, store.edge_label)
 
 
+def attributes(batch: Any) -> dict[Any, set[str]]:
+    """What each store has, of typed batches without those of edge types that were not reached."""
+    if not hasattr(batch, "node_types"):
+        return {None: {*batch.keys()}}
+    reached = [key for key, store in batch.edge_items() if store.edge_index.size(1)]
+    return {key: {*batch[key]} - {"edge_attr"} for key in (*batch.node_types, *reached)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("collect_features", [True, False])
+def test_links_have_no_labels_of_nodes(job: Job, kind: str, mode: str, directory: Path, collect_features: bool) -> None:
+    """GLT's own programs tell triplets by the number of a store's attributes."""
+    edge_type = None if kind == "homogeneous" else BUYS
+    links = GRAPHS[kind]().edges[edge_type][:, :60]
+    given = {**arguments(kind, mode, directory), "num_neighbors": [3], "collect_features": collect_features}
+    given["edge_label_index"] = links if edge_type is None else (edge_type, links)
+    x = {"x"} if collect_features else set()
+    found = {}
+    for negatives in ("binary", "triplet"):
+        with glt.distributed.DistLinkNeighborLoader(neg_sampling=negatives, **given) as loader:
+            found[negatives] = attributes(next(iter(loader)))
+    binary, triplets = {"edge_label_index", "edge_label"}, {"src_index", "dst_pos_index", "dst_neg_index"}
+    if kind == "homogeneous":
+        whole = {"node", "edge_index", "num_sampled_nodes", "num_sampled_edges", "batch_size"} | x
+        assert found == {"binary": {None: whole | binary}, "triplet": {None: whole | triplets}}
+        return
+    links_at = ("item", "rev_buys", "user")
+    assert found["binary"]["user"] == {"node"} | x
+    assert found["binary"]["item"] - {"x"} == {"node"}
+    assert found["binary"][links_at] == {"edge_index", *binary}
+    assert found["triplet"]["user"] == {"node", "src_index"} | x
+    assert found["triplet"]["item"] - {"x"} == {"node", "dst_pos_index", "dst_neg_index"}
+    assert found["triplet"][links_at] == {"edge_index"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_labels_are_those_of_seeds(job: Job, kind: str, mode: str, directory: Path) -> None:
+    given = {**arguments(kind, mode, directory), "num_neighbors": [3], "input_nodes": seeds_of(kind)}
+    with glt.distributed.DistNeighborLoader(collect_features=True, **given) as loader:
+        found = attributes(next(iter(loader)))
+    if kind == "homogeneous":
+        own = {"node", "batch", "batch_size", "x", "y", "edge_index", "num_sampled_nodes", "num_sampled_edges"}
+        assert found == {None: own}
+    else:
+        assert found["user"] == {"node", "batch", "batch_size", "x", "y"}
+        assert found["item"] - {"x"} == {"node"}
+        assert found["item", "rev_buys", "user"] == {"edge_index"}
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_subgraphs_are_ordered(job: Job, kind: str, mode: str, directory: Path) -> None:
     given = {**arguments(kind, mode, directory), "num_neighbors": [3], "input_nodes": seeds_of(kind)}
@@ -119,6 +168,10 @@ def test_subgraphs_are_ordered(job: Job, kind: str, mode: str, directory: Path) 
             assert torch.equal(store.node, core_store.n_id.sort().values)
             assert torch.equal(store.node[store.mapping], core_store.n_id[core_store.mapping])
             assert torch.equal(store.y, store.node)
+            assert torch.equal(store.batch, core_store.n_id[core_store.mapping])
+            if kind == "homogeneous":
+                names = {"node", "y", "edge_index", "mapping", "batch", "batch_size", "num_nodes"}
+                assert {*batch.keys()} == names
 
 
 def test_sampler_gives_messages(kind: str, directory: Path) -> None:

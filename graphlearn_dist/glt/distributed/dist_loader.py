@@ -12,7 +12,7 @@ from ...distributed import dist_loader
 from ...distributed.dist_dataset import DistDataset
 from ...distributed.dist_options import AllDistSamplingWorkerOptions, CollocatedDistSamplingWorkerOptions
 from ...loader.learned_rows import Embeddings
-from ...sampler.base import SamplerInput, SamplingConfig
+from ...sampler.base import SamplerInput, SamplingConfig, SamplingType
 from ...utils.device import get_available_device, parse_device
 from ..data.graph import take_gpu
 from ..loader.batch_form import in_glt_form
@@ -25,8 +25,8 @@ __all__ = [
 class DistLoader(dist_loader.DistLoader):
     """The loop of a distributed loader, with batches in the form of GraphLearn-for-PyTorch (see ``in_glt_form``).
 
-    Labels are in every batch, without ``collect_features`` too. ``to_device=None`` is the current GPU where torch sees
-    one.
+    Labels are in every batch of nodes, without ``collect_features`` too, and in none of links. ``to_device=None`` is
+    the current GPU where torch sees one.
 
     Args:
         data: this worker's partition; None where servers sample.
@@ -62,7 +62,8 @@ class DistLoader(dist_loader.DistLoader):
         embeddings: Embeddings | None = None,
     ) -> None:
         self.data, self.input_data = data, input_data
-        self.sampling_config = replace(sampling_config, collect_labels=True)
+        collect_labels = sampling_config.sampling_type is not SamplingType.LINK
+        self.sampling_config = replace(sampling_config, collect_labels=collect_labels)
         self.worker_options = worker_options or CollocatedDistSamplingWorkerOptions()
         self.to_device = get_available_device() if to_device is None else parse_device(to_device, "to_device")
         for name in _OF_THE_CONFIG:
@@ -90,7 +91,8 @@ class DistLoader(dist_loader.DistLoader):
         Args:
             msg: a batch of ``graphlearn_dist``, not the message of GraphLearn-for-PyTorch.
         """
-        return in_glt_form(msg, self._producer.schema.edge_dir, counts_as_tensors=True)
+        edge_dir = self._producer.schema.edge_dir
+        return in_glt_form(msg, edge_dir, is_local=False, with_edge=self.sampling_config.with_edge)
 
     def _finished(self, batch: Any) -> Any:
         made = self._collate_fn(batch)

@@ -18,81 +18,112 @@ _OF_BATCH = ("mapping", "input_id", "edge_index", "num_sampled_nodes", "num_samp
 _OF_LINKS = ("edge_label_index", "edge_label", "edge_label_time", "input_id", "batch_size")
 # What that library has under other names, or not at all; its programs count the attributes of a store.
 _OF_ITS_OWN_NAME = ("n_id", "e_id", "input_id")
+_COUNTS = ("num_sampled_nodes", "num_sampled_edges")  # of node stores, of edge stores
 
 Transform = Callable[[Any], Any]
 
 
-def in_glt_form(batch: Any, edge_dir: Literal["in", "out"], *, counts_as_tensors: bool) -> Any:
+def in_glt_form(batch: Any, edge_dir: Literal["in", "out"], *, is_local: bool, with_edge: bool = True) -> Any:
     """A batch of this package's loaders as GraphLearn-for-PyTorch's loaders give it. It is changed in place.
 
-    - ``batch`` are the seeds' ids; of links their distinct ends, in a homogeneous batch.
+    - ``batch`` are the seeds' ids. Of links, in local loaders alone, they are the distinct ends: in a typed batch those
+      of the target's type, in the store of that type. ``batch_size`` is their number, which stands in every homogeneous
+      batch. Induced subgraphs have ``batch`` in distributed loaders, and ``metadata`` in local ones.
+    - ``y`` stands with the seeds: of a typed batch in the store of their type, of links nowhere.
     - ``edge_label_index`` runs from target to source, as messages do along out-neighbors: in homogeneous batches, and
       in typed ones of out-neighbors, where links stand under the reversed edge type.
     - ``num_sampled_nodes`` and ``num_sampled_edges`` of a typed batch are dicts by type, of tensors; those of a
-      homogeneous one are tensors in distributed loaders, lists in others.
+      homogeneous one are tensors in distributed loaders, lists in others. Homogeneous induced subgraphs have none.
     - Nodes of an induced subgraph are in the order of their ids, its edges in that of their targets.
-    - Ids are ``node`` and ``edge`` alone, and ``num_nodes`` stands only where there are no features to count.
+    - Ids are ``node`` and ``edge`` alone; ``edge`` and ``edge_attr`` stand where edges were asked for. ``num_nodes``
+      stands only where PyG would count the seeds.
 
     Disjoint batches, which that library does not have, keep the ``batch`` of PyG.
 
     Args:
         batch: ``Data`` or ``HeteroData``; anything else is left as it is (layers of ``as_pyg_v1``).
         edge_dir: the direction of sampling.
-        counts_as_tensors: see above.
+        is_local: whether a loader of one process gives it; see above.
+        with_edge: whether edges were asked for.
     """
     from torch_geometric.data import Data, HeteroData
 
     if isinstance(batch, HeteroData):
-        return _typed(batch, edge_dir)
-    return _homogeneous(batch, as_tensors=counts_as_tensors) if isinstance(batch, Data) else batch
+        return _typed(batch, edge_dir, is_local=is_local, with_edge=with_edge)
+    return _homogeneous(batch, is_local=is_local, with_edge=with_edge) if isinstance(batch, Data) else batch
 
 
-def _homogeneous(batch: Data, *, as_tensors: bool) -> Data:
+def _homogeneous(batch: Data, *, is_local: bool, with_edge: bool) -> Data:
     store: Any = batch
-    if "mapping" in store:
+    is_induced, is_link = "mapping" in store, "edge_label_index" in store or "src_index" in store
+    if is_induced:
         _order_by_id({None: store}, {(None, None, None): store})
-        store.metadata = store.mapping
-    is_link = "edge_label_index" in store or "src_index" in store
+        if is_local:
+            store.metadata = store.mapping
+        for name in _COUNTS:
+            store._store.pop(name, None)
     if "edge_label_index" in store:
         store.edge_label_index = store.edge_label_index.flip(0)
     if "batch" not in store and "node_mask" not in store:
-        store.batch = _seeds(store, int(store.num_sampled_nodes[0]) if is_link else store.batch_size)
-        store.batch_size = store.batch.numel()
-    for name in ("num_sampled_nodes", "num_sampled_edges"):
-        if as_tensors and name in store:
+        seeds = _seeds(store, int(store.num_sampled_nodes[0]) if is_link else store.batch_size)
+        store.batch_size = seeds.numel()
+        if not (is_induced if is_local else is_link):
+            store.batch = seeds
+    for name in _COUNTS:
+        if not is_local and name in store:
             store[name] = torch.as_tensor(store[name])
-    _drop_others(batch._store, of_nodes=True)
+    if is_link:
+        store._store.pop("y", None)
+    drop_others(batch._store, with_edge=with_edge)
     return batch
 
 
-def _typed(batch: HeteroData, edge_dir: Literal["in", "out"]) -> HeteroData:
+def _typed(batch: HeteroData, edge_dir: Literal["in", "out"], *, is_local: bool, with_edge: bool) -> HeteroData:
     if any("mapping" in store for store in batch.node_stores):
         nodes = dict(batch.node_items())
         _order_by_id(nodes, {key: store for key, store in batch.edge_items() if "edge_index" in store})
-    for name, items in (("num_sampled_nodes", batch.node_items()), ("num_sampled_edges", batch.edge_items())):
-        batch[name] = {key: torch.as_tensor(store[name]) for key, store in items if name in store}
     for store in batch.node_stores:
         if "input_id" in store and "batch" not in store and "node_mask" not in store:
             store.batch = _seeds(store, store.batch_size)
+    for store in batch.node_stores:
+        if "batch_size" not in store:
+            store.pop("y", None)
+    if is_local:
+        _fill_targets(batch)
+    for name, items in zip(_COUNTS, (batch.node_items(), batch.edge_items()), strict=True):
+        batch[name] = {key: torch.as_tensor(store[name]) for key, store in items if name in store}
     for edge_type, links in batch.edge_items():
         if edge_dir == "out" and ("input_id" in links or "edge_label_index" in links):
             _turn_links(batch, edge_type, links)
             break
-    for of_nodes, stores in ((True, batch.node_stores), (False, batch.edge_stores)):
-        for store in stores:
-            for name in ("num_sampled_nodes", "num_sampled_edges"):
-                store.pop(name, None)
-            _drop_others(store, of_nodes=of_nodes)
+    for store in batch.edge_stores:
+        store.pop("batch_size", None)
+    for store in (*batch.node_stores, *batch.edge_stores):
+        for name in _COUNTS:
+            store.pop(name, None)
+        drop_others(store, with_edge=with_edge)
     return batch
 
 
-def _drop_others(store: Any, *, of_nodes: bool) -> None:
+def drop_others(store: Any, *, with_edge: bool = True) -> None:
+    """Removes what that library does not have from a store of nodes, of edges, or of both."""
     for name in _OF_ITS_OWN_NAME:
         store.pop(name, None)
-    if of_nodes and "x" in store:
+    if "x" in store or "batch" not in store:  # else PyG takes the length of ``batch`` for the number of nodes
         store.pop("num_nodes", None)
-    if not of_nodes and "edge_label_index" in store:
-        store.pop("batch_size", None)
+    if not with_edge:
+        for name in ("edge", "edge_attr"):
+            store.pop(name, None)
+
+
+def _fill_targets(batch: HeteroData) -> None:
+    """Gives the targets of links, each once, to the store of their type."""
+    targets = [key for key, store in batch.node_items() if "dst_pos_index" in store]
+    targets += [key[2] for key, links in batch.edge_items() if "edge_label_index" in links]
+    for store in (batch[key] for key in targets):
+        if "batch" not in store and "num_sampled_nodes" in store and "node_mask" not in store:
+            store.batch = _seeds(store, int(store.num_sampled_nodes[0]))
+            store.batch_size = store.batch.numel()
 
 
 def _turn_links(batch: HeteroData, edge_type: Any, links: Any) -> None:

@@ -35,5 +35,5 @@ class LocalLoader(local_loader.LocalLoader):
         return torch.utils.data.DataLoader(self.dataset, self.batch_size, drop_last=self.drop_last)  # type: ignore[arg-type]
 
     def _in_glt_form(self, batch: Any) -> Any:
-        made = in_glt_form(batch, self.edge_dir, counts_as_tensors=False)
+        made = in_glt_form(batch, self.edge_dir, is_local=True, with_edge=self.config.with_edge)
         return made if self._own_transform is None else self._own_transform(made)

@@ -10,7 +10,7 @@ from ...loader import transform
 from ...sampler.convert import message_type
 from ...sampler.outputs import HeteroSamplerOutput, SamplerOutput
 from ...typing import EdgeType, NodeType
-from .batch_form import in_glt_form
+from .batch_form import drop_others, in_glt_form
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -34,6 +34,7 @@ def to_data(
         data.edge_label_index = data.edge_label_index.flip(0)
     if "mapping" in data:
         data.metadata = data.mapping
+    drop_others(data._store)
     return data
 
 
@@ -58,5 +59,5 @@ def to_hetero_data(
     """
     features = {message_type(name, edge_dir): rows for name, rows in (edge_feat_dict or {}).items()}
     data = transform.to_hetero_data(hetero_sampler_out, batch_label_dict, node_feat_dict, features, edge_dir, **kwargs)
-    made: HeteroData = in_glt_form(data, edge_dir, counts_as_tensors=True)
+    made: HeteroData = in_glt_form(data, edge_dir, is_local=True)
     return made

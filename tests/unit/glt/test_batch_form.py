@@ -64,8 +64,10 @@ def test_typed_nodes(edge_dir: Direction) -> None:
         for node_type in core.node_types:
             assert batch.num_sampled_nodes[node_type].tolist() == core[node_type].num_sampled_nodes
         assert torch.equal(batch["user"].batch, batch["user"].node[: core["user"].batch_size])
-        assert {*batch["user"]} - {"y"} == {"node", "x", "batch", "batch_size"}  # programs count them
-        assert {*batch["item"]} - {"y"} == {"node", "num_nodes"}  # it has no features
+        assert {*batch["user"]} == {"node", "x", "y", "batch", "batch_size"}  # programs count them
+        assert "y" in core["item"]
+        assert {*batch["item"]} == {"node"}  # it has no features
+        assert batch["item"].num_nodes == batch["item"].node.numel()
         assert all({*store} - {"edge_attr"} == {"edge_index", "edge"} for store in batch.edge_stores)
 
 
@@ -124,7 +126,10 @@ def test_typed_links(edge_dir: Direction) -> None:
         assert torch.equal(batch[where].edge_label, core[BUYS].edge_label)
         assert other not in batch.edge_types or "edge_label" not in batch[other]
         assert {*batch[where]} - {"edge_attr"} == {"edge_index", "edge", "edge_label_index", "edge_label"}
-        assert {*batch["user"]} - {"x", "y"} == {"node"}
+        assert {*batch["user"]} == {"node", "x"}
+        assert {*batch["item"]} == {"node", "batch", "batch_size", "num_nodes"}
+        assert torch.equal(batch["item"].batch, core["item"].n_id[: core["item"].num_sampled_nodes[0]])
+        assert batch["item"].batch_size == batch["item"].batch.numel()
         assert {*batch.edge_types} == {*batch.edge_index_dict}  # no store that has links alone
 
 
@@ -136,7 +141,37 @@ def test_typed_triplets(edge_dir: Direction) -> None:
     for batch, core in pairs(loader, LinkNeighborLoader(dataset, [3, 2], **arguments)):
         assert torch.equal(batch["user"].src_index, core["user"].src_index)
         assert torch.equal(batch["item"].dst_neg_index, core["item"].dst_neg_index)
+        assert {*batch["user"]} == {"node", "x", "src_index"}
+        assert {*batch["item"]} == {"node", "batch", "batch_size", "num_nodes", "dst_pos_index", "dst_neg_index"}
+        assert torch.equal(batch["item"].batch, batch["item"].node[: batch["item"].batch_size])
+        ends = torch.cat([batch["item"].dst_pos_index, batch["item"].dst_neg_index.view(-1)])
+        assert torch.equal(ends.unique(), torch.arange(batch["item"].batch_size))
+        assert all({*store} - {"edge_attr"} == {"edge_index", "edge"} for store in batch.edge_stores)
         assert {*batch.edge_types} == {*batch.edge_index_dict}
+
+
+OF_EVERY_BATCH = {"x", "node", "edge_index", "num_sampled_nodes", "num_sampled_edges", "batch_size"}
+
+
+@pytest.mark.parametrize("edge_dir", DIRECTIONS)
+def test_attributes(edge_dir: Direction) -> None:
+    """Those of GLT's batches: labels with seeds alone, edges and their features where they are asked for."""
+    links = HOMOGENEOUS.edges[None][:, :30]
+    triplets = {"src_index", "dst_pos_index", "dst_neg_index"}
+    for with_edge in (True, False):
+        given = {"batch_size": 7, "with_edge": with_edge}
+        edges = {"edge", "edge_attr"} if with_edge else set()
+        dataset = make_dataset(HOMOGENEOUS, edge_dir)
+        batch = next(iter(glt.loader.NeighborLoader(dataset, [3, 2], torch.arange(20), **given)))
+        assert {*batch.keys()} == {*OF_EVERY_BATCH, "batch", "y", *edges}
+        for negatives, own in (("binary", {"edge_label_index", "edge_label"}), ("triplet", triplets)):
+            arguments = {"edge_label_index": links, "neg_sampling": negatives, **given}
+            batch = next(iter(glt.loader.LinkNeighborLoader(dataset, [3, 2], **arguments)))
+            assert {*batch.keys()} == {*OF_EVERY_BATCH, "batch", *own, *edges}
+        typed = glt.loader.NeighborLoader(make_dataset(TYPED, edge_dir), [3, 2], ("user", torch.arange(20)), **given)
+        found = {name for store in next(iter(typed)).edge_stores for name in store}
+        assert found - {"edge_attr"} == ({"edge_index", "edge"} if with_edge else {"edge_index"})
+        assert with_edge or "edge_attr" not in found
 
 
 def is_edge(graph: Any, source: int, target: int) -> bool:
@@ -178,13 +213,15 @@ def test_subgraphs(edge_dir: Direction, num_neighbors: Any) -> None:
     for batch, core in pairs(loader, SubGraphLoader(*arguments, **SHARED)):
         assert torch.equal(batch.node, core.n_id.sort().values)
         assert torch.equal(batch.node[batch.mapping], core.n_id[core.mapping])
-        assert torch.equal(batch.batch, core.n_id[core.mapping])
+        assert torch.equal(batch.metadata, batch.mapping)
+        assert batch.batch_size == core.mapping.numel()
         assert torch.equal(batch.x[:, 0], core.x[core.n_id.argsort()][:, 0])
         assert torch.equal(batch.y, core.y[core.n_id.argsort()])
         assert bool((batch.edge_index[1].diff() >= 0).all())
         found = edges_of(batch.edge_index, batch.node, batch.node, batch.edge, batch.edge_attr[:, 0])
         assert found == edges_of(core.edge_index, core.n_id, core.n_id, core.e_id, core.edge_attr[:, 0])
-        assert "input_id" not in batch
+        attributes = {"x", "y", "node", "edge_index", "edge", "edge_attr", "mapping", "metadata", "batch_size"}
+        assert {*batch.keys()} == attributes
 
 
 @pytest.mark.parametrize("edge_dir", DIRECTIONS)
@@ -244,6 +281,7 @@ def test_outputs_as_pyg_objects(edge_dir: Direction) -> None:
     out = sampler.sample_from_edges(glt.sampler.EdgeSamplerInput(row, col))
     data = glt.loader.to_data(out)
     assert torch.equal(data.node[data.edge_label_index], torch.stack([col, row]))
+    assert not {"n_id", "e_id"} & {*data.keys()}
     sampler = glt.sampler.NeighborSampler(make_dataset(TYPED, edge_dir).graph, [3], with_edge=True, **arguments)
     row, col = TYPED.edges[BUYS][:, :5]
     out = sampler.sample_from_edges(glt.sampler.EdgeSamplerInput(row, col, input_type=BUYS))
@@ -255,6 +293,7 @@ def test_outputs_as_pyg_objects(edge_dir: Direction) -> None:
     assert torch.equal(data["item"].node[ends[1]], col)
     assert all(torch.equal(data[key].edge_attr, wanted) for key, wanted in rows.items())
     assert {*data.num_sampled_nodes} == {"user", "item"}
+    assert torch.equal(data["item"].batch.sort().values, col.unique())
 
 
 # --- keywords --------------------------------------------------------------------------------------------------
