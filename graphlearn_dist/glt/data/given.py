@@ -10,6 +10,7 @@ import torch
 
 from ...data.dataset import Dataset
 from ...data.schema import by_type
+from ...errors import InvalidArgumentError
 from ...utils.tensor import apply_to_all_tensor, convert_to_tensor
 from .feature import Feature
 from .graph import Graph, Topology
@@ -57,8 +58,8 @@ class GivenData(Dataset):
         return super().get_node_types() or None
 
     def get_edge_types(self) -> Any:
-        """The edge types; None of a homogeneous graph."""
-        return super().get_edge_types() or None
+        """The edge types, in the order in which the graph was given; None of a homogeneous one."""
+        return [edge_type for edge_type in by_type(self.graph) if edge_type is not None] or None
 
     def __setitem__(self, key: str, value: Any) -> None:
         setattr(self, key, value)
@@ -83,8 +84,17 @@ def bare_ids(ids: Any) -> Any:
 
 
 def labeled_types(dataset: Dataset) -> list[Any]:
-    """The node types that have labels, which are those that a random split divides."""
-    return list(by_type(dataset.node_labels))
+    """The node types that have labels, which are those that a random split divides.
+
+    Raises:
+        InvalidArgumentError: there are none.
+    """
+    if not (labels := by_type(dataset.node_labels)):
+        raise InvalidArgumentError(
+            "node_labels: expected labels, which say what nodes a random split divides; there are none: give them to "
+            "init_node_labels first, or the ids of each split to init_node_split"
+        )
+    return list(labels)
 
 
 def drawn_seed() -> int:

@@ -91,8 +91,9 @@ class DistLoader(dist_loader.DistLoader):
         Args:
             msg: a batch of ``graphlearn_dist``, not the message of GraphLearn-for-PyTorch.
         """
-        edge_dir = self._producer.schema.edge_dir
-        return in_glt_form(msg, edge_dir, is_local=False, with_edge=self.sampling_config.with_edge)
+        edge_dir, with_edge = self._producer.schema.edge_dir, self.sampling_config.with_edge
+        types = None if self.data is None else self.data.get_edge_types()
+        return in_glt_form(msg, edge_dir, is_local=False, with_edge=with_edge, edge_types=types)
 
     def _finished(self, batch: Any) -> Any:
         made = self._collate_fn(batch)

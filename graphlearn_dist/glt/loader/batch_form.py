@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from ...sampler.convert import message_type
+from ...typing import EdgeType
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -23,7 +24,14 @@ _COUNTS = ("num_sampled_nodes", "num_sampled_edges")  # of node stores, of edge 
 Transform = Callable[[Any], Any]
 
 
-def in_glt_form(batch: Any, edge_dir: Literal["in", "out"], *, is_local: bool, with_edge: bool = True) -> Any:
+def in_glt_form(
+    batch: Any,
+    edge_dir: Literal["in", "out"],
+    *,
+    is_local: bool,
+    with_edge: bool = True,
+    edge_types: Sequence[EdgeType] | None = None,
+) -> Any:
     """A batch of this package's loaders as GraphLearn-for-PyTorch's loaders give it. It is changed in place.
 
     - ``batch`` are the seeds' ids. Of links, in local loaders alone, they are the distinct ends: in a typed batch those
@@ -45,10 +53,13 @@ def in_glt_form(batch: Any, edge_dir: Literal["in", "out"], *, is_local: bool, w
         edge_dir: the direction of sampling.
         is_local: whether a loader of one process gives it; see above.
         with_edge: whether edges were asked for.
+        edge_types: the graph's edge types, in whose order a typed batch has its stores; None leaves them.
     """
     from torch_geometric.data import Data, HeteroData
 
     if isinstance(batch, HeteroData):
+        if edge_types is not None:
+            _order_stores(batch, [message_type(edge_type, edge_dir) for edge_type in edge_types])
         return _typed(batch, edge_dir, is_local=is_local, with_edge=with_edge)
     return _homogeneous(batch, is_local=is_local, with_edge=with_edge) if isinstance(batch, Data) else batch
 
@@ -114,6 +125,15 @@ def drop_others(store: Any, *, with_edge: bool = True) -> None:
     if not with_edge:
         for name in ("edge", "edge_attr"):
             store.pop(name, None)
+
+
+def _order_stores(batch: HeteroData, first: list[EdgeType]) -> None:
+    """Orders the stores of edges: those of ``first`` in its order, then the others as they were."""
+    stores = batch._edge_store_dict
+    if [key for key in stores if key in first] != first:
+        ordered = {key: stores[key] for key in dict.fromkeys([*first, *stores]) if key in stores}
+        stores.clear()  # PyG keeps this dict, whatever is assigned
+        stores.update(ordered)
 
 
 def _fill_targets(batch: HeteroData) -> None:

@@ -25,6 +25,7 @@ class LocalLoader(local_loader.LocalLoader):
     def __init__(self, data: Any, *args: Any, transform: Any = None, **kwargs: Any) -> None:
         self._own_transform = transform
         self.edge_dir = data.edge_dir
+        self._edge_types = data.get_edge_types()
         take_gpu(data, kwargs.get("device"))
         super().__init__(data, *args, transform=self._in_glt_form, **kwargs)
         self.device = self._copies.device or torch.device("cpu")
@@ -35,5 +36,6 @@ class LocalLoader(local_loader.LocalLoader):
         return torch.utils.data.DataLoader(self.dataset, self.batch_size, drop_last=self.drop_last)  # type: ignore[arg-type]
 
     def _in_glt_form(self, batch: Any) -> Any:
-        made = in_glt_form(batch, self.edge_dir, is_local=True, with_edge=self.config.with_edge)
+        types, with_edge = self._edge_types, self.config.with_edge
+        made = in_glt_form(batch, self.edge_dir, is_local=True, with_edge=with_edge, edge_types=types)
         return made if self._own_transform is None else self._own_transform(made)

@@ -111,6 +111,38 @@ def test_random_splits_follow_torch() -> None:
     assert {key: len(ids) for key, ids in typed.train_idx.items()} == {"user": 3}
 
 
+def test_random_splits_need_labels() -> None:
+    whole = torch.zeros(4, dtype=torch.int64)
+    for dataset in (glt.data.Dataset(), glt.distributed.DistDataset(node_pb=whole)):
+        dataset.init_graph(torch.tensor([[0, 1, 2], [1, 2, 3]]), graph_mode="CPU")
+        with pytest.raises(InvalidArgumentError, match=r"node_labels: expected labels, .*init_node_labels first"):
+            dataset.random_node_split(0.1, 0.2)
+        assert dataset.train_idx is None
+
+
+def test_edge_types_are_in_the_order_in_which_they_were_given() -> None:
+    """As lists, and in batches, whose edges are the same in any order."""
+    edges = {("b", "to", "a"): torch.tensor([[0, 1], [1, 0]]), ("a", "to", "b"): torch.tensor([[0, 1], [0, 1]])}
+    batches = []
+    for order in (list(edges), list(edges)[::-1]):
+        dataset = glt.data.Dataset()
+        dataset.init_graph({edge_type: edges[edge_type] for edge_type in order}, graph_mode="CPU")
+        assert dataset.get_edge_types() == order
+        loader = glt.loader.NeighborLoader(dataset, [1, 1], ("a", torch.arange(2)), batch_size=2)
+        batch = next(iter(loader))
+        wanted = [glt.typing.reverse_edge_type(edge_type) for edge_type in order]
+        assert batch.edge_types == list(batch.edge_index_dict) == list(batch.num_sampled_edges) == wanted
+        assert batch.metadata()[1] == wanted
+        batches.append(batch)
+        worker = glt.distributed.DistDataset(1, 0, dataset.graph, node_pb=dict.fromkeys("ab", torch.zeros(2).long()))
+        assert worker.get_edge_types() == order
+        with glt.distributed.DistNeighborLoader(worker, [1, 1], ("a", torch.arange(2)), batch_size=2) as made:
+            assert next(iter(made)).edge_types == wanted
+    one, other = batches
+    for edge_type in one.edge_types:
+        assert torch.equal(one[edge_type].edge_index, other[edge_type].edge_index)
+
+
 def test_data_sets_of_other_processes() -> None:
     dataset = ring()
     dataset.init_node_split((torch.tensor([0]), torch.tensor([1]), torch.tensor([2])))
