@@ -36,6 +36,7 @@ from ..sampler.tasks import GraphAccess
 from ..typing import EdgeType, NumSamples
 from ..utils.coroutines import run_local
 from ..utils.shown import shown
+from ..utils.values import to_flag
 from .pyg_stores import ServerGraphStore
 from .sampling.asked_dataset import AskedDataset
 from .sampling.known_graph import graph_access, graph_for
@@ -86,7 +87,6 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
     Attributes:
         node_types, edge_types: of the graph, ``[None]`` where it is homogeneous.
         temporal_strategy: as it was given; it may be set.
-        subgraph_type: PyG's ``SubgraphType``.
         keep_orig_edges: with bidirectional edges, PyG's ``orig_row``, ``orig_col`` and counts per hop stay there.
 
     Raises:
@@ -122,7 +122,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
             )
         self.sample_direction = sample_direction
         is_hgt = num_samples is not None
-        self.subgraph_type = SubgraphType.induced if is_hgt else _subgraph_type(subgraph_type, directed)
+        self._subgraph_type = SubgraphType.induced if is_hgt else _subgraph_type(subgraph_type, directed)
         self.keep_orig_edges = False
         metadata = getattr(data, "metadata", None)  # of HeteroData, in whose order PyG has the types
         if isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[1], ServerGraphStore):
@@ -147,7 +147,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         looks_at_times = not is_hgt and (time_attr is not None or not is_pyg_data(data))
         self.temporal_strategy = temporal_strategy
         self._looks_at_times = looks_at_times
-        self._strict = strict_negatives
+        self.strict_negatives = strict_negatives
         self._num_threads = num_threads
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._graphs: dict[str | None, GraphAccess] = {}
@@ -183,7 +183,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
 
     @replace.setter
     def replace(self, replace: bool) -> None:
-        self._set("replace", replace)
+        self._set("replace", to_flag("replace", replace))
 
     @property
     def disjoint(self) -> bool:
@@ -192,7 +192,22 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
 
     @disjoint.setter
     def disjoint(self, disjoint: bool) -> None:
-        self._set("disjoint", disjoint)
+        self._set("disjoint", to_flag("disjoint", disjoint))
+
+    @property
+    def subgraph_type(self) -> SubgraphType:
+        """Which edges between sampled nodes are given; may be set, likewise."""
+        return self._subgraph_type
+
+    @subgraph_type.setter
+    def subgraph_type(self, subgraph_type: SubgraphType | str) -> None:
+        value = _subgraph_type(subgraph_type, True)
+        if self._num_samples is not None and value is not SubgraphType.induced:
+            raise InvalidArgumentError(
+                f"subgraph_type: expected 'induced' with num_samples, got {shown(subgraph_type)}"
+            )
+        self._set("induced", value is SubgraphType.induced)
+        self._subgraph_type = value
 
     def _set(self, name: str, value: Any) -> None:
         before = self._settings
@@ -326,7 +341,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
             As ``sample_from_nodes``; ``metadata`` is (positions of the links as they were given, edge_label_index,
             edge_label, times), or with triplets (positions, src_index, dst_pos_index, dst_neg_index, times).
         """
-        sampling = negatives_of(neg_sampling, strict=self._strict)
+        sampling = negatives_of(neg_sampling, strict=self.strict_negatives)
         inputs = EdgeSamplerInput(index.row, index.col, index.label, index.input_type, sampling, index.time)
         inputs = with_excluded(inputs, excluding)
         batch = self._sample(inputs, SamplingType.LINK, index.input_id, place)

@@ -51,8 +51,8 @@ class BatchSource(Protocol):
     def cut(self, sampled: Any) -> Any:
         """The batch of it, as a program gets it."""
 
-    def replace(self, name: str, value: Any) -> Any:
-        """Makes later batches with this in the place of what a loader was given by that name, and returns it.
+    def replace(self, name: str, value: Any, before: Any) -> Any:
+        """Makes later batches with this in the place of what a loader had by that name, and returns it.
 
         Raises:
             InvalidArgumentError: batches are prepared for what was given.
@@ -122,8 +122,10 @@ class DatasetSource:
         """See ``BatchSource``."""
         return to_pyg_v1(sampled) if self._as_pyg_v1 else to_pyg(sampled, self._schema, self._constants)
 
-    def replace(self, name: str, value: Any) -> Any:
+    def replace(self, name: str, value: Any, before: Any) -> Any:
         """See ``BatchSource``: a data set is prepared for sampling."""
+        if value is before:
+            return value
         raise InvalidArgumentError(f"{name}: a loader of a data set keeps what it was made with, make another one")
 
     def check(self, *, wait: bool = True) -> None:

@@ -47,6 +47,8 @@ _ORDER = "order_digest"  # in states
 # What a program may not set on a loader that is there: torch says so, too, ...
 _SET_FOR_GOOD = frozenset({"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"})
 # ... and what it may where batches are made of PyG's data.
+_OWN = frozenset({"collate_fn", "filter_fn"})
+_CALLED = frozenset({*_OWN, "transform", "transform_sampler_output"})
 _OF_THE_SOURCE = frozenset({"data", "node_sampler", "link_sampler", "input_data", "neg_sampling", "custom_cls"})
 
 
@@ -90,7 +92,6 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         dataset: the positions of the seeds or links, as a range.
         transform: what is called with each batch.
         transform_sampler_output: what is called with the output of the sampler of PyG's data.
-        filter_per_worker: whether background threads call ``transform``.
 
     Raises:
         InvalidArgumentError: static shapes of what has none, or that do not fit the data set.
@@ -128,7 +129,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             DatasetSource(data, config, self.batches, as_pyg_v1=as_pyg_v1),
             len(self._input),
             {**order, **keywords},
-            lambda: config_settings(self.config, data.schema) | input_settings(self._input, self.batches.schedule.near),
+            functools.cache(self._settings_of_data_set),
             seed=config.seed,
             device=device_of(data) if device is None else device,
             transform=with_learned_rows(embeddings, data.schema, transform),
@@ -146,6 +147,10 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         self._constants = data.constants if config.collect_features else {}
         self._as_pyg_v1 = as_pyg_v1
         self.static_batches = self._make_static_batches(static_shapes)
+
+    def _settings_of_data_set(self) -> Settings:
+        near = self.batches.schedule.near
+        return config_settings(self.config, self.data.schema) | input_settings(self._input, near)
 
     def _open(
         self,
@@ -167,8 +172,6 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         # Of a program's own order, where the loop is, and was before: each in an epoch.
         self._marks: tuple[tuple[int, OrderMark], ...] = ()
         self._num_loaded = 0  # states
-        check_callable("transform", transform)
-        check_callable("transform_sampler_output", transform_sampler_output)
         self.data = data
         self._source = source
         self._settings_of_source = settings
@@ -180,7 +183,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         self._copies = DeviceCopies(device)
         self.transform = transform
         self.transform_sampler_output = transform_sampler_output
-        self.filter_per_worker = bool(filter_per_worker)
+        self._filter_per_worker = filter_per_worker
         self._asks_for_threads = "num_workers" in keywords
         self._named = threading.local()  # `place`: (epoch, index) of the batch that a program's `collate_fn` makes
         self._is_open = True
@@ -189,10 +192,28 @@ class LocalLoader(ThreadPlacement, EpochLoader):
     def _prefetch(self) -> int:
         """Background threads; one at a time where code runs that may not be made for several."""
         wanted: int = self.keywords.num_threads
-        if self._has_own("collate_fn") or (self.filter_per_worker and self._has_own("filter_fn")):
+        if self._has_own("collate_fn") or (self._filter_per_worker and self._has_own("filter_fn")):
             return min(wanted, 1) if self._asks_for_threads else 0
-        is_foreign = self._source.runs_others or self.transform_sampler_output is not None or self.filter_per_worker
+        is_foreign = self._source.runs_others or self.transform_sampler_output is not None or self._filter_per_worker
         return min(wanted, 1) if is_foreign else wanted
+
+    @property
+    def filter_per_worker(self) -> bool:
+        """Whether ``collate_fn`` gives batches, as in PyG where nothing else is said and data are in host memory.
+
+        What is made ahead in an iteration passes ``transform`` and ``filter_fn`` in the thread that iterates, unless
+        this was set to True.
+        """
+        return self._filter_per_worker is not False
+
+    @filter_per_worker.setter
+    def filter_per_worker(self, filter_per_worker: bool | None) -> None:
+        self._filter_per_worker = filter_per_worker
+
+    @property
+    def _makes_whole(self) -> bool:
+        """Whether what makes a batch ahead calls ``filter_fn``, too."""
+        return bool(self._filter_per_worker) or (self._has_own("collate_fn") and self.filter_per_worker)
 
     def _has_own(self, name: str) -> bool:
         """Whether the program brought this method: in a subclass, or set on the loader."""
@@ -201,9 +222,14 @@ class LocalLoader(ThreadPlacement, EpochLoader):
     def __setattr__(self, name: str, value: Any) -> None:
         if "_is_open" in self.__dict__ and name in _SET_FOR_GOOD:
             raise InvalidArgumentError(f"{name}: a loader that was made keeps it, make another one")
-        if "_is_open" in self.__dict__ and name in _OF_THE_SOURCE and self.__dict__.get(name, value) is not value:
-            value = self._source.replace(name, value)
-            self.__dict__.pop("_fingerprint", None)
+        if "_is_open" in self.__dict__ and name in _OF_THE_SOURCE:
+            value = self._source.replace(name, value, self.__dict__.get(name, value))
+        if name in _CALLED:
+            check_callable(name, value)
+        if name in _OWN and value is None:
+            raise InvalidArgumentError(f"{name}: expected something to call, got None")
+        if name in _OWN and self.static_batches is not None:
+            raise InvalidArgumentError(f"{name}: expected none of the program's own with static_shapes")
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
@@ -228,7 +254,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         return batch if self.filter_per_worker else self.filter_fn(batch)
 
     def collate_fn(self, index: torch.Tensor | Sequence[int]) -> Any:
-        """What is sampled for the seeds or links at some positions; with ``filter_per_worker`` the batch itself.
+        """The batch of the seeds or links at some positions; without ``filter_per_worker`` what is sampled for it.
 
         Of a batch that a GPU made, and that has a row which is not there, a later call tells, or ``check``.
         """
@@ -251,7 +277,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         return given.to(torch.int64)
 
     def filter_fn(self, out: Any) -> Any:
-        """The batch of what ``collate_fn`` gave."""
+        """The batch of what ``collate_fn`` gave, without ``filter_per_worker``."""
         return self._transformed(self._cut(out))
 
     def _cut(self, sampled: Any) -> Any:
@@ -350,16 +376,12 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         place = self._next if self._pass is None else self._pass.place
         return max(0, (self._own_length or 0) - place.next_batch)
 
-    @functools.cached_property
-    def _fingerprint(self) -> Settings:
+    def _settings(self) -> Settings:
         order = {"batch_size": self._schedule.batch_size, "shuffle": int(self._schedule.shuffle)}
         order |= {"drop_last": int(self._schedule.drop_last), "seed": self._schedule.seed}
         own = self.keywords.own_order
         named = {} if own is None else {"order": type(own).__name__}
         return {**self._settings_of_source(), **order, **named}
-
-    def _settings(self) -> Settings:
-        return self._fingerprint
 
     def _start(self, run: int, epoch: int, indices: BatchIndices) -> Iterator[tuple[int, Any]]:
         own: OwnOrder | None = None
@@ -374,7 +396,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             return self._schedule.positions(epoch, index) if own is None else own.positions(at), (epoch, index)
 
         begin = self._placed(self.keywords.begin)
-        if not (self._as_pyg_v1 or self.filter_per_worker):  # what is no batch, nobody follows to another stream
+        if not (self._as_pyg_v1 or self._makes_whole):  # what is no batch, nobody follows to another stream
             begin = self._copies.beside_training(begin)
         with self._sampling(named, len(indices)) as sample:
             made = made_ahead(
@@ -408,6 +430,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         self._named.place = place
         try:
             return self.collate_fn(positions.tolist())
+        except StopIteration as error:  # which would end the loop
+            raise RuntimeError("collate_fn raised StopIteration") from error
         finally:
             self._named.place = None
 
@@ -457,9 +481,9 @@ class LocalLoader(ThreadPlacement, EpochLoader):
                 ask(request, epoch, self.batches.schedule.check_index(index))
                 return self._copies.begin(self._make_static(request))
             sampled, begun = sample(), perf_counter_ns()
-            if not self.filter_per_worker and self._has_own("filter_fn"):
+            if not self._makes_whole and self._has_own("filter_fn"):
                 return _Unfiltered(sampled)
-            if not self.filter_per_worker:
+            if not self._makes_whole:
                 batch = self._cut(sampled)
             else:  # a program's `collate_fn` gives the batch
                 batch = sampled if self._has_own("collate_fn") else self.filter_fn(sampled)
@@ -476,4 +500,4 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         if isinstance(made, _Unfiltered):
             return self._copies.finish(self._begin_copy(self.filter_fn(made.sampled)))
         batch = self._copies.finish(made)
-        return batch if self.filter_per_worker else self._transformed(batch)
+        return batch if self._makes_whole else self._transformed(batch)

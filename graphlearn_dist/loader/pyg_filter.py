@@ -12,7 +12,7 @@ import torch
 from ..core import stack_pair
 from ..data.columns import last_dimension_counts
 from ..data.pyg.pyg_adjacency import adjacency_of, cut_adjacency, order_of_rows, values_of
-from ..data.pyg.store_pairs import edge_rows, is_of_edges, is_pyg_stores
+from ..data.pyg.store_pairs import RowsOfNodes, edge_rows, is_of_edges, is_pyg_stores
 from ..data.unified_tensor import UnifiedTensor, view_rows
 from ..errors import InvalidArgumentError
 from ..utils.shown import shown
@@ -40,6 +40,7 @@ class PygFilter:
         self._views: dict[tuple[Any, str], tuple[Any, UnifiedTensor | None]] = {}
         self._adjacencies: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
         self._stored: dict[Any, tuple[torch.Tensor | None, torch.Tensor | None]] = {}
+        self._by_id: dict[Any, RowsOfNodes] = {}  # by group of a feature store
 
     def batch(self, data: Any, out: Any, custom_cls: Any = None) -> Data | HeteroData:
         """The batch of a sampler's output (PyG's ``SamplerOutput`` or ``HeteroSamplerOutput``)."""
@@ -69,7 +70,7 @@ class PygFilter:
         from torch_geometric.loader.utils import filter_custom_hetero_store, filter_custom_store
 
         cut = filter_custom_hetero_store if is_typed else filter_custom_store
-        batch = cut(_OfNodes(data[0]), data[1], out.node, out.row, out.col, out.edge, custom_cls)
+        batch = cut(_OfNodes(data[0], self._by_id), data[1], out.node, out.row, out.col, out.edge, custom_cls)
         of_edges = getattr(data[0], "edge_tensor_attrs", None)  # which PyG's stores have no list of
         attrs = [] if out.edge is None else _edge_attrs(data[0], is_typed) if of_edges is None else of_edges()
         for attr in attrs:
@@ -184,15 +185,25 @@ class PygFilter:
 
 
 class _OfNodes:
-    """What a feature store has of nodes: PyG asks for whatever it lists by ids of nodes."""
+    """What a feature store has of nodes: PyG asks for whatever it lists by ids of nodes.
 
-    def __init__(self, features: Any) -> None:
-        self._features = features
+    Args:
+        features: the store.
+        by_id: by group, where the store has the rows of which node; kept from one to the next.
+    """
+
+    def __init__(self, features: Any, by_id: dict[Any, RowsOfNodes]) -> None:
+        self._features, self._by_id = features, by_id
 
     def get_all_tensor_attrs(self) -> list[Any]:
         return [attr for attr in self._features.get_all_tensor_attrs() if not is_of_edges(attr)]
 
     def multi_get_tensor(self, attrs: list[Any]) -> Any:
+        for attr in attrs:
+            known = RowsOfNodes.of(self._features, attr.group_name, self._by_id.get(attr.group_name))
+            if known is not None and isinstance(attr.index, torch.Tensor):
+                self._by_id[attr.group_name] = known
+                attr.index = known.find(attr.index)
         return self._features.multi_get_tensor(attrs)
 
 

@@ -24,9 +24,11 @@ from ..sampler.links.exclusion import Exclusion, check_excluded, with_excluded
 from ..telemetry import BatchCounts
 from ..utils.shown import shown
 from ..utils.tensor import host_tensor
+from ..utils.values import check_callable
 from .batch_source import Named, sampled_in_turn
 from .pyg_filter import PygFilter, set_links, set_seeds
 
+_NUM_OF_TRIPLETS = 5  # of a sampler's metadata: positions, three kinds of ends, times
 _THREADS = 2  # in the background, as loaders have them
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -117,6 +119,7 @@ class PygSource:
         self._neg_sampling = neg_sampling
         self._custom_cls = custom_cls
         self._num_threads = num_threads
+        self._inputs: Settings | None = None  # what says which seeds they are, once somebody has asked
         self._filter = PygFilter(num_threads)
 
     @property
@@ -135,25 +138,49 @@ class PygSource:
             )
         self._sampler, self._is_ours = sampler, isinstance(sampler, PyGSampler)
 
-    def replace(self, name: str, value: Any) -> Any:
+    def replace(self, name: str, value: Any, before: Any) -> Any:
         """See ``BatchSource``: rows are cut out of other ``data``, while edges are the sampler's, as in PyG."""
         match name:
             case "data":
-                if not is_pyg_data(value):
-                    raise InvalidArgumentError(f"data: expected PyG's Data, HeteroData or stores, got {shown(value)}")
-                self._data, self._filter = value, PygFilter(self._num_threads)
-            case "node_sampler" | "link_sampler":
+                self._use_data(value)
+            case "node_sampler" | "link_sampler" if value is not self._sampler:
                 if self._excluding is not None:
                     raise InvalidArgumentError(f"{name}: a loader with exclude= keeps the one that it was made with")
                 self._use_sampler(value)
             case "input_data":
+                kind, ends = ("EdgeSamplerInput", "row") if self._is_links else ("NodeSamplerInput", "node")
+                count, given = len(getattr(self._input, ends)), getattr(value, ends, None)
+                if given is None or len(given) != count:
+                    raise InvalidArgumentError(
+                        f"input_data: expected {kind} of {count} seeds, as the loader was made with, got "
+                        f"{type(value).__name__}{'' if given is None else f' of {len(given)}'}"
+                    )
                 self._input = value
-            case "neg_sampling":
-                value, _ = cast_negatives(value, None)
+            case "neg_sampling" if value is not self._neg_sampling:
+                value, strict = cast_negatives(value, None)
+                if strict and not (self._is_ours and self._sampler.strict_negatives):
+                    raise InvalidArgumentError(
+                        "neg_sampling: expected negatives that are not strict, as the loader was made with, or another "
+                        "loader"
+                    )
                 self._neg_sampling = value
             case "custom_cls":
+                check_callable("custom_cls", value)
                 self._custom_cls = value
+        self._inputs = None
         return value
+
+    def _use_data(self, data: Any) -> None:
+        if data is self._data:
+            return
+        before = self._data
+        alike = is_pyg_stores(data) == is_pyg_stores(before) and hasattr(data, "node_types") == hasattr(
+            before, "node_types"
+        )
+        if not is_pyg_data(data) or not alike:
+            kind = "stores" if is_pyg_stores(before) else type(before).__name__
+            raise InvalidArgumentError(f"data: expected PyG's data of the same kind ({kind}), got {shown(data)}")
+        self._data, self._filter = data, PygFilter(self._num_threads)
 
     def threads(self, prefetch: int | None) -> int:
         """Background threads where a program does not say how many: none if they would run others' code."""
@@ -187,8 +214,8 @@ class PygSource:
         begun = perf_counter_ns()
         batch = self._filter.batch(self._data, out, self._custom_cls)
         if self._is_links:
-            triplets = self._neg_sampling is not None and self._neg_sampling.is_triplet()
-            set_links(batch, self._input.input_type, out.metadata, triplets=triplets)
+            # By what was sampled: a program may set other negatives meanwhile.
+            set_links(batch, self._input.input_type, out.metadata, triplets=len(out.metadata) == _NUM_OF_TRIPLETS)
         else:
             set_seeds(batch, self._input.input_type, out.metadata)
         self.counts.add_times(rows_ns=perf_counter_ns() - begun)
@@ -200,18 +227,23 @@ class PygSource:
     def settings(self) -> Settings:
         """What the batches are a function of, besides epoch, index and the order of the seeds, which a loader knows."""
         given = self._input
-        if self._is_links:
-            links = EdgeSamplerInput(given.row, given.col, given.label, given.input_type, None, given.time)
-            inputs = input_settings(with_excluded(links, self._excluding))
-            inputs["neg_sampling"] = self._described_negatives()
-        else:
-            inputs = input_settings(NodeSamplerInput(given.node, given.input_type, given.time))
+        if self._inputs is None:
+            self._inputs = self._input_settings()
+        inputs = self._inputs
         if not self._is_ours:
             return {"sampler": type(self._sampler).__name__, **inputs}
         kind = SamplingType.LINK if self._is_links else SamplingType.NODE
         config = self._sampler.config(kind, timed=given.time is not None, with_neg=self._neg_sampling is not None)
         subgraph = {"subgraph_type": self._sampler.subgraph_type.value}
         return config_settings(config, self._sampler.schema) | subgraph | inputs
+
+    def _input_settings(self) -> Settings:
+        given = self._input
+        if not self._is_links:
+            return input_settings(NodeSamplerInput(given.node, given.input_type, given.time))
+        links = EdgeSamplerInput(given.row, given.col, given.label, given.input_type, None, given.time)
+        negatives = {"neg_sampling": self._described_negatives()}
+        return input_settings(with_excluded(links, self._excluding)) | negatives
 
     def _described_negatives(self) -> str:
         if self._neg_sampling is None:

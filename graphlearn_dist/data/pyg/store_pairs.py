@@ -131,13 +131,57 @@ def edge_rows(features: Any, graph: Any, edge_type: Any, group: Any) -> torch.Te
 
 
 def _node_rows(features: Any, attr: Any, num_nodes: Mapping[Any, int], is_single: bool) -> torch.Tensor | None:
-    """The rows of all nodes by their ids, where a feature store knows these and has all of them; else None."""
-    ids = features.get_global_id(attr.group_name) if hasattr(features, "get_global_id") else None
+    """The rows of all nodes by their ids, where a feature store knows these; else None: they are in the order of ids.
+
+    Raises:
+        InvalidArgumentError: there is a node without a row.
+    """
+    by_id = RowsOfNodes.of(features, attr.group_name)
     count = num_nodes.get(None if is_single else attr.group_name)
-    if ids is None or count is None or len(ids) != count:
-        return None
-    rows, is_there = _find(torch.arange(count), ids)
-    return _unless_in_order(rows) if bool(is_there.all()) else None
+    return None if by_id is None or count is None else _unless_in_order(by_id.find(torch.arange(count)))
+
+
+class RowsOfNodes:
+    """Which rows nodes have in a feature store that knows them by ids (PyG's ``LocalFeatureStore``).
+
+    Args:
+        group: of the features.
+        ids: of the nodes whose rows they are.
+
+    Attributes:
+        ids: as they were given.
+    """
+
+    def __init__(self, group: Any, ids: torch.Tensor) -> None:
+        self._group, self.ids = group, ids
+        self._sorted, self._rows = host_tensor(ids, "data").long().sort()
+
+    @classmethod
+    def of(cls, features: Any, group: Any, known: RowsOfNodes | None = None) -> RowsOfNodes | None:
+        """Those of a group, which are ``known`` as long as its ids are the same; None where these are not known."""
+        ids = features.get_global_id(group) if hasattr(features, "get_global_id") else None
+        if ids is None:
+            return None
+        return known if known is not None and known.ids is ids else cls(group, ids)
+
+    def find(self, nodes: torch.Tensor) -> torch.Tensor:
+        """The rows of some nodes, int64.
+
+        Raises:
+            InvalidArgumentError: one has none.
+        """
+        if not len(self._sorted):
+            rows, is_there = torch.zeros_like(nodes), torch.zeros_like(nodes, dtype=torch.bool)
+        else:
+            places = torch.searchsorted(self._sorted, nodes).clamp(max=len(self._sorted) - 1)
+            rows, is_there = self._rows[places], self._sorted[places] == nodes
+        if not bool(is_there.all()):
+            missing = nodes[~is_there].tolist()
+            raise InvalidArgumentError(
+                f"data: expected rows of features for all nodes of group {shown(self._group)}, got none for "
+                f"{len(missing)} of {len(nodes)}, such as the one of id {missing[0]}"
+            )
+        return rows
 
 
 def _unless_in_order(rows: torch.Tensor) -> torch.Tensor | None:

@@ -288,10 +288,13 @@ class SamplingWorker:
         # Without peers there is nothing to wait for: more batches under way would only hold memory.
         concurrency = self._setup.concurrency if self._has_peers else 1
         most_groups = min(concurrency, max(2, -(-concurrency // start.share.size)))
-        num_careful = most_groups * start.share.size if start.careful else 0
         num_pairs = self._most_pairs(start.share.size) if upcoming is None and concurrency > 1 else 0
+        most_begun = most_groups * start.share.size
         if num_pairs > 1:  # all that are asked for at once, and the first of those behind them
-            most_groups = num_pairs * (max(2, -(-concurrency // (start.share.size * num_pairs))) - 1) + 1
+            num_exchanges = max(2, -(-concurrency // (start.share.size * num_pairs)))
+            most_groups = num_pairs * (num_exchanges - 1) + 1
+            most_begun = num_exchanges * num_pairs * start.share.size
+        num_careful = most_begun if start.careful else 0
         place, groups = 0, start.share.groups()
         try:
             while asked := tuple(islice(groups, max(1, num_pairs))):

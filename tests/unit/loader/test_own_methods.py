@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
 from graphlearn_dist.distributed.pyg_sampler import PyGSampler
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader
+from graphlearn_dist.sampler import NegativeSampling as StrictNegatives
 from tests.support.graphs import make_dataset, random_graph
 from tests.support.oracle import assert_same, pyg_tensors
 
@@ -93,6 +94,51 @@ def test_an_own_collation(of: str, options: dict[str, Any]) -> None:
     assert len({thread for _, thread in loader.seen} - {threading.current_thread().name}) == len(options)
 
 
+@pytest.mark.parametrize("filter_per_worker", [None, True, False])
+def test_what_a_collation_gives(filter_per_worker: bool | None) -> None:
+    """Batches, as in PyG, unless a program says that ``filter_fn`` is called after it."""
+
+    class Marked(NeighborLoader):
+        def collate_fn(self, index: torch.Tensor | Sequence[int]) -> Any:
+            out = super().collate_fn(index)
+            if filter_per_worker is not False:
+                out.mark = out.x[:, 0]
+            return out
+
+    loader = Marked(DATA, [3], batch_size=5, filter_per_worker=filter_per_worker)
+    gives_batches = filter_per_worker is not False
+    assert loader.filter_per_worker == gives_batches
+    assert isinstance(loader.collate_fn([0, 1]), Data) == gives_batches
+    assert [isinstance(batch, Data) for batch in (*loader, loader([1]), loader.batch(0, 0))] == [True] * 6
+    assert all(("mark" in batch) == gives_batches for batch in loader)
+    if gives_batches:
+        again = torch.utils.data.DataLoader(loader.dataset, batch_size=5, collate_fn=loader.collate_fn)  # type: ignore[arg-type]
+        assert all("mark" in batch for batch in again)
+
+
+def test_transforms_are_called_once() -> None:
+    seen = []
+    for options in ({}, {"filter_per_worker": True}, {"filter_per_worker": False}, {"num_workers": 0}):
+        for kind in (NeighborLoader, Masked, Halved):
+            loader = open_loader(kind, "PyG's data", transform=lambda batch: seen.append(1) or batch, **options)
+            seen.clear()
+            assert len(list(loader)) == len(seen) == 4
+            loader([0, 1])
+            assert len(seen) == 5
+
+
+def test_a_collation_that_raises_stop_iteration() -> None:
+    """It does not end the loop as if there were no more batches."""
+
+    def stop(index: Any) -> Any:
+        raise StopIteration
+
+    loader = NeighborLoader(DATA, [3], sampler=torch.utils.data.SequentialSampler(range(NUM_NODES)))
+    loader.collate_fn = stop
+    with pytest.raises(RuntimeError, match="collate_fn raised StopIteration"):
+        list(loader)
+
+
 def test_methods_that_are_set_on_a_loader() -> None:
     loader = open_loader(NeighborLoader, "PyG's data")
     filter_fn, collate_fn = loader.filter_fn, loader.collate_fn
@@ -170,3 +216,73 @@ def test_loaders_of_a_data_set_keep_it() -> None:
             setattr(loader, name, object())
     loader.anything = 3
     assert loader.anything == 3
+
+
+def test_what_may_not_be_set() -> None:
+    nodes = NeighborLoader(DATA, [3], torch.arange(5), batch_size=5)
+    links = LinkNeighborLoader(DATA, [3], batch_size=5, neg_sampling="binary")
+    wrong: list[tuple[Any, str, Any, str]] = [
+        (nodes, "input_data", None, "expected NodeSamplerInput of 5 seeds.*got NoneType"),
+        (nodes, "input_data", links.input_data, "expected NodeSamplerInput"),
+        (nodes, "input_data", NeighborLoader(DATA, [3], torch.arange(4)).input_data, "got NodeSamplerInput of 4"),
+        (nodes, "data", HeteroData(), "same kind"),
+        (nodes, "filter_fn", "x", "expected something to call"),
+        (nodes, "collate_fn", None, "expected something to call"),
+        (nodes, "transform", 3, "expected something to call"),
+        (nodes, "custom_cls", 3, "expected something to call"),
+        (links, "neg_sampling", StrictNegatives("binary", strict=True), "not strict"),
+    ]
+    for loader, name, value, match in wrong:
+        with pytest.raises(InvalidArgumentError, match=f"{name}: .*{match}"):
+            setattr(loader, name, value)
+    static = open_loader(NeighborLoader, "a data set", static_shapes=True)
+    with pytest.raises(InvalidArgumentError, match="filter_fn: expected none"):
+        static.filter_fn = lambda out: out
+    assert [batch.n_id.numel() > 0 for batch in (*nodes, next(iter(links)))] == [True] * 2
+
+
+def test_data_that_are_a_property() -> None:
+    class Other(NeighborLoader):
+        @property
+        def data(self) -> Any:
+            return self._other
+
+        @data.setter
+        def data(self, data: Any) -> None:
+            object.__setattr__(self, "_other", data)
+
+    loader = Other(DATA, [3], batch_size=5)
+    loader.data = Data(x=-1 - DATA.x, edge_index=EDGES)
+    assert all(bool((batch.x < 0).all()) for batch in loader)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_negatives_that_change_in_the_loop(num_workers: int) -> None:
+    """Those that were sampled before come as they were."""
+    loader = LinkNeighborLoader(DATA, [3], batch_size=5, neg_sampling="binary", num_workers=num_workers)
+    kinds = []
+    for at, batch in enumerate(loader):
+        kinds.append("dst_neg_index" in batch)
+        loader.neg_sampling = [NegativeSampling("triplet"), None][at % 2]
+    assert len(kinds) == 18
+    assert not kinds[0]
+    assert any(kinds) or num_workers
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "differs"),
+    [("num_neighbors", [5], "num_neighbors"), ("replace", True, "replace"), ("disjoint", True, "disjoint"),
+     ("subgraph_type", "induced", "induced")],
+)  # fmt: skip
+def test_states_know_settings_of_the_sampler_that_were_set_later(name: str, value: Any, differs: str) -> None:
+    loader, other = (NeighborLoader(DATA, [3], batch_size=5, seed=1) for _ in range(2))
+    loader.state_dict()
+    setattr(loader.node_sampler, name, value)
+    with pytest.raises(InvalidArgumentError, match=differs):
+        other.load_state_dict(loader.state_dict())
+    setattr(other.node_sampler, name, value)
+    other.load_state_dict(loader.state_dict())
+    for batch, expected in zip(loader, other, strict=True):
+        assert_same(pyg_tensors(batch), pyg_tensors(expected))
+    made = NeighborLoader(DATA, **{"num_neighbors": [3], name: value}, batch_size=5, seed=1)
+    assert_same(pyg_tensors(loader.batch(0, 1)), pyg_tensors(made.batch(0, 1)))

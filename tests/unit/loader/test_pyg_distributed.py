@@ -274,3 +274,21 @@ def test_pairs_of_stores_are_partitioned(is_typed: bool, tmp_path: Path) -> None
 def test_what_is_no_data_of_pygs(given: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"data: expected PyG's Data, HeteroData or \(FeatureStore, .* got"):
         partition_pyg(given, tmp_path, num_parts=1)
+
+
+@pytest.mark.parametrize("kind", [NeighborLoader, DistNeighborLoader])
+def test_rows_of_nodes_are_found_by_their_ids(kind: Any) -> None:
+    """In whatever order a store has them; a node without a row is an error."""
+    options = {"collect_features": True} if kind is DistNeighborLoader else {}
+    graph = LocalGraphStore.from_data(
+        torch.arange(20), torch.stack([torch.arange(20), (torch.arange(20) + 1) % 20]), 20
+    )
+    for ids in (torch.arange(20), torch.arange(20) * 7 % 20, torch.arange(30).flip(0)):
+        features = LocalFeatureStore.from_data(node_id=ids, x=ids.view(-1, 1).float())
+        loader = kind((features, graph), [1], torch.tensor([4, 8]), batch_size=2, **options)
+        for batch in loader:
+            assert torch.equal(batch.x, batch.n_id.view(-1, 1).float())
+    for ids in (torch.arange(0, 20, 2), torch.arange(20) + 1, torch.arange(20) // 2):
+        features = LocalFeatureStore.from_data(node_id=ids, x=ids.view(-1, 1).float())
+        with pytest.raises(InvalidArgumentError, match="data: expected rows of features for all nodes of group None"):
+            list(kind((features, graph), [1], torch.arange(20), batch_size=20, **options))
