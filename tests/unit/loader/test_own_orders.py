@@ -142,6 +142,7 @@ def test_an_order_that_does_not_begin_as_it_did_is_refused(num_workers: int) -> 
     for _ in range(2):
         next(batches)
     state = loader.state_dict()
+    del batches  # errors would hold it by this frame, and it its threads
     for other in ([[1, 3], [2], [4, 5], [6]], [[1], [2, 3], [4, 5]], [[1, 2], [7], [8]], [[1, 2]], []):
         changed = loader_with(other)
         changed.load_state_dict(state)

@@ -32,6 +32,7 @@ def threads_have_gone() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
+    gc.collect()  # what other tests' errors hold of loops that were left
     yield
     threads_have_gone()
 
