@@ -53,10 +53,16 @@ _OF_THE_SOURCE = frozenset({"data", "node_sampler", "link_sampler", "input_data"
 
 
 @dataclass(frozen=True)
-class _Unfiltered:
-    """What was sampled for a batch of a program's own ``filter_fn``, which the thread that iterates calls."""
+class _Made:
+    """A batch that was made ahead.
 
-    sampled: Any
+    Attributes:
+        copy: it, on its way to the device.
+        finish: what the thread that iterates makes the batch of it by; None: it is the batch.
+    """
+
+    copy: Copy
+    finish: Callable[[Any], Any] | None
 
 
 class LocalLoader(ThreadPlacement, EpochLoader):
@@ -210,10 +216,9 @@ class LocalLoader(ThreadPlacement, EpochLoader):
     def filter_per_worker(self, filter_per_worker: bool | None) -> None:
         self._filter_per_worker = filter_per_worker
 
-    @property
-    def _makes_whole(self) -> bool:
-        """Whether what makes a batch ahead calls ``filter_fn``, too."""
-        return bool(self._filter_per_worker) or (self._has_own("collate_fn") and self.filter_per_worker)
+    def _makes_whole(self, collates: bool) -> bool:
+        """Whether what makes a batch ahead calls ``filter_fn``, too; ``collates``: it calls an own ``collate_fn``."""
+        return bool(self._filter_per_worker) or (collates and self.filter_per_worker)
 
     def _has_own(self, name: str) -> bool:
         """Whether the program brought this method: in a subclass, or set on the loader."""
@@ -395,12 +400,13 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             index = indices[at]
             return self._schedule.positions(epoch, index) if own is None else own.positions(at), (epoch, index)
 
+        collates = self._has_own("collate_fn")  # as in torch, one that is set later is the next iteration's
         begin = self._placed(self.keywords.begin)
-        if not (self._as_pyg_v1 or self._makes_whole):  # what is no batch, nobody follows to another stream
+        if not (self._as_pyg_v1 or self._makes_whole(collates)):  # what is no batch, nobody follows to another stream
             begin = self._copies.beside_training(begin)
-        with self._sampling(named, len(indices)) as sample:
+        with self._sampling(named, len(indices), collates) as sample:
             made = made_ahead(
-                lambda at: self._make(epoch, indices[at], lambda: sample(at)),
+                lambda at: self._make(epoch, indices[at], lambda: sample(at), collates),
                 places,
                 self._prefetch,
                 each=self.keywords.batches_ahead,
@@ -419,9 +425,11 @@ class LocalLoader(ThreadPlacement, EpochLoader):
                     yield index, finished
         self.check()
 
-    def _sampling(self, named: Named, count: int) -> contextlib.AbstractContextManager[Callable[[int], Any]]:
-        """See ``BatchSource.sampling``; by the program's own ``collate_fn``, where it has one."""
-        if self._has_own("collate_fn"):
+    def _sampling(
+        self, named: Named, count: int, collates: bool
+    ) -> contextlib.AbstractContextManager[Callable[[int], Any]]:
+        """See ``BatchSource.sampling``; by the program's own ``collate_fn``, where it ``collates``."""
+        if collates:
             return contextlib.nullcontext(lambda at: self._collated(*named(at)))
         return self._source.sampling(named, count)
 
@@ -453,8 +461,9 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         """One batch by its name, for example to look at "batch 4711 of epoch 3"."""
         self._check_gpu_process()
         named = self._schedule.positions(epoch, index), (epoch, index)
-        sample = self._collated if self._has_own("collate_fn") else self._source.sample
-        made = self._make(epoch, index, lambda: sample(*named))
+        collates = self._has_own("collate_fn")
+        sample = self._collated if collates else self._source.sample
+        made = self._make(epoch, index, lambda: sample(*named), collates)
         self._source.check()
         return self._finish(made)
 
@@ -463,7 +472,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         self._check_gpu_process()
         batch = self._make_static(request)
         is_there = self._copies.device in (None, batch.edge_stores[0].edge_index.device)
-        return self._finish(Copy(batch) if is_there else self._copies.begin(batch))
+        copy = Copy(batch) if is_there else self._copies.begin(batch)
+        return self._finish(_Made(copy, self._transformed))
 
     def _make_static(self, request: torch.Tensor) -> Data | HeteroData:
         if self.static_batches is None:
@@ -471,7 +481,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         padded = self.static_batches.sample(request)
         return padded_to_pyg(padded, self._schema, self._constants)
 
-    def _make(self, epoch: int, index: int, sample: Callable[[], Any]) -> Copy | _Unfiltered:
+    def _make(self, epoch: int, index: int, sample: Callable[[], Any], collates: bool) -> _Made:
         """A batch on its way to the device: what background threads do. A GPU that samples is asked by its name."""
         with self._copies.current():
             if tracer() is not None:
@@ -479,25 +489,28 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             if self.static_batches is not None:
                 request = new_request(self.config.seed, self.static_batches.device)
                 ask(request, epoch, self.batches.schedule.check_index(index))
-                return self._copies.begin(self._make_static(request))
+                return _Made(self._copies.begin(self._make_static(request)), self._transformed)
             sampled, begun = sample(), perf_counter_ns()
-            if not self._makes_whole and self._has_own("filter_fn"):
-                return _Unfiltered(sampled)
-            if not self._makes_whole:
-                batch = self._cut(sampled)
-            else:  # a program's `collate_fn` gives the batch
-                batch = sampled if self._has_own("collate_fn") else self.filter_fn(sampled)
-            copy = self._begin_copy(batch)
+            # What is left to do is said here: a program may set another `filter_fn` before it is done.
+            if self._makes_whole(collates):
+                batch, finish = sampled if collates else self.filter_fn(sampled), None
+            elif self._has_own("filter_fn"):
+                return _Made(Copy(sampled), self._filtered)
+            else:
+                batch, finish = self._cut(sampled), self._transformed
+            made = _Made(self._begin_copy(batch), finish)
             self.times.converted(perf_counter_ns() - begun)
-            return copy
+            return made
 
     def _begin_copy(self, batch: Any) -> Copy:
         if isinstance(batch, tuple):  # as_pyg_v1 is set
             return Copy(batch)
         return self._copies.begin(pinned(batch) if self.keywords.pin_memory else batch)
 
-    def _finish(self, made: Copy | _Unfiltered) -> Any:
-        if isinstance(made, _Unfiltered):
-            return self._copies.finish(self._begin_copy(self.filter_fn(made.sampled)))
-        batch = self._copies.finish(made)
-        return batch if self._makes_whole else self._transformed(batch)
+    def _filtered(self, sampled: Any) -> Any:
+        """The batch by the program's own ``filter_fn``, on the device."""
+        return self._copies.finish(self._begin_copy(self.filter_fn(sampled)))
+
+    def _finish(self, made: _Made) -> Any:
+        batch = self._copies.finish(made.copy)
+        return batch if made.finish is None else made.finish(batch)

@@ -12,7 +12,7 @@ import torch
 from ..core import stack_pair
 from ..data.columns import last_dimension_counts
 from ..data.pyg.pyg_adjacency import adjacency_of, cut_adjacency, order_of_rows, values_of
-from ..data.pyg.store_pairs import RowsOfNodes, edge_rows, is_of_edges, is_pyg_stores
+from ..data.pyg.store_pairs import RowsById, edge_rows, is_of_edges, is_pyg_stores
 from ..data.unified_tensor import UnifiedTensor, view_rows
 from ..errors import InvalidArgumentError
 from ..utils.shown import shown
@@ -40,7 +40,7 @@ class PygFilter:
         self._views: dict[tuple[Any, str], tuple[Any, UnifiedTensor | None]] = {}
         self._adjacencies: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
         self._stored: dict[Any, tuple[torch.Tensor | None, torch.Tensor | None]] = {}
-        self._by_id: dict[Any, RowsOfNodes] = {}  # by group of a feature store
+        self._by_id: dict[Any, RowsById] = {}  # by group of a feature store
 
     def batch(self, data: Any, out: Any, custom_cls: Any = None) -> Data | HeteroData:
         """The batch of a sampler's output (PyG's ``SamplerOutput`` or ``HeteroSamplerOutput``)."""
@@ -192,7 +192,7 @@ class _OfNodes:
         by_id: by group, where the store has the rows of which node; kept from one to the next.
     """
 
-    def __init__(self, features: Any, by_id: dict[Any, RowsOfNodes]) -> None:
+    def __init__(self, features: Any, by_id: dict[Any, RowsById]) -> None:
         self._features, self._by_id = features, by_id
 
     def get_all_tensor_attrs(self) -> list[Any]:
@@ -200,7 +200,7 @@ class _OfNodes:
 
     def multi_get_tensor(self, attrs: list[Any]) -> Any:
         for attr in attrs:
-            known = RowsOfNodes.of(self._features, attr.group_name, self._by_id.get(attr.group_name))
+            known = RowsById.of_nodes(self._features, attr.group_name, self._by_id.get(attr.group_name))
             if known is not None and isinstance(attr.index, torch.Tensor):
                 self._by_id[attr.group_name] = known
                 attr.index = known.find(attr.index)

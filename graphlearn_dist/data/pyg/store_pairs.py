@@ -119,15 +119,7 @@ def edge_rows(features: Any, graph: Any, edge_type: Any, group: Any) -> torch.Te
     edge_ids = None if attr is None else graph.get_edge_id(attr)
     if row_ids is None or edge_ids is None:
         return None
-    edge_ids = host_tensor(edge_ids, "data")
-    rows, is_there = _find(edge_ids, row_ids)
-    if not bool(is_there.all()):
-        missing = edge_ids[~is_there].tolist()
-        raise InvalidArgumentError(
-            f"data: expected rows of features for all {len(edge_ids)} edges of group {group}, got none for "
-            f"{len(missing)} of them, such as the one of id {missing[0]}"
-        )
-    return _unless_in_order(rows)
+    return _unless_in_order(RowsById("edges", group, row_ids).find(host_tensor(edge_ids, "data").long()))
 
 
 def _node_rows(features: Any, attr: Any, num_nodes: Mapping[Any, int], is_single: bool) -> torch.Tensor | None:
@@ -136,65 +128,57 @@ def _node_rows(features: Any, attr: Any, num_nodes: Mapping[Any, int], is_single
     Raises:
         InvalidArgumentError: there is a node without a row.
     """
-    by_id = RowsOfNodes.of(features, attr.group_name)
+    by_id = RowsById.of_nodes(features, attr.group_name)
     count = num_nodes.get(None if is_single else attr.group_name)
     return None if by_id is None or count is None else _unless_in_order(by_id.find(torch.arange(count)))
 
 
-class RowsOfNodes:
-    """Which rows nodes have in a feature store that knows them by ids (PyG's ``LocalFeatureStore``).
+class RowsById:
+    """Which rows nodes or edges have in a feature store that knows them by ids (PyG's ``LocalFeatureStore``).
 
     Args:
+        kind: ``"nodes"`` or ``"edges"``.
         group: of the features.
-        ids: of the nodes whose rows they are.
+        ids: of those whose rows they are.
 
     Attributes:
         ids: as they were given.
     """
 
-    def __init__(self, group: Any, ids: torch.Tensor) -> None:
-        self._group, self.ids = group, ids
+    def __init__(self, kind: str, group: Any, ids: torch.Tensor) -> None:
+        self._kind, self._group, self.ids = kind, group, ids
         self._sorted, self._rows = host_tensor(ids, "data").long().sort()
 
     @classmethod
-    def of(cls, features: Any, group: Any, known: RowsOfNodes | None = None) -> RowsOfNodes | None:
-        """Those of a group, which are ``known`` as long as its ids are the same; None where these are not known."""
+    def of_nodes(cls, features: Any, group: Any, known: RowsById | None = None) -> RowsById | None:
+        """Those of a group of nodes: ``known`` as long as its ids are the same; None where it has none."""
         ids = features.get_global_id(group) if hasattr(features, "get_global_id") else None
         if ids is None:
             return None
-        return known if known is not None and known.ids is ids else cls(group, ids)
+        return known if known is not None and known.ids is ids else cls("nodes", group, ids)
 
-    def find(self, nodes: torch.Tensor) -> torch.Tensor:
-        """The rows of some nodes, int64.
+    def find(self, wanted: torch.Tensor) -> torch.Tensor:
+        """The rows of some ids, int64.
 
         Raises:
             InvalidArgumentError: one has none.
         """
         if not len(self._sorted):
-            rows, is_there = torch.zeros_like(nodes), torch.zeros_like(nodes, dtype=torch.bool)
+            rows, is_there = torch.zeros_like(wanted), torch.zeros_like(wanted, dtype=torch.bool)
         else:
-            places = torch.searchsorted(self._sorted, nodes).clamp(max=len(self._sorted) - 1)
-            rows, is_there = self._rows[places], self._sorted[places] == nodes
+            places = torch.searchsorted(self._sorted, wanted).clamp(max=len(self._sorted) - 1)
+            rows, is_there = self._rows[places], self._sorted[places] == wanted
         if not bool(is_there.all()):
-            missing = nodes[~is_there].tolist()
+            missing = wanted[~is_there].tolist()
             raise InvalidArgumentError(
-                f"data: expected rows of features for all nodes of group {shown(self._group)}, got none for "
-                f"{len(missing)} of {len(nodes)}, such as the one of id {missing[0]}"
+                f"data: expected rows of features for all {len(wanted)} {self._kind} of group {self._group}, got none "
+                f"for {len(missing)} of them, such as the one of id {missing[0]}"
             )
         return rows
 
 
 def _unless_in_order(rows: torch.Tensor) -> torch.Tensor | None:
     return None if torch.equal(rows, torch.arange(len(rows))) else rows
-
-
-def _find(wanted: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The positions of some ids among others, int64, and whether they are there."""
-    if ids.numel() == 0:
-        return torch.zeros_like(wanted), torch.zeros_like(wanted, dtype=torch.bool)
-    by_id, order = host_tensor(ids, "data").to(wanted.dtype).sort()
-    places = torch.searchsorted(by_id, wanted).clamp(max=len(ids) - 1)
-    return order[places], by_id[places] == wanted
 
 
 def _chosen_edges(graph: Any) -> dict[Any, Any]:

@@ -127,6 +127,17 @@ def test_transforms_are_called_once() -> None:
             assert len(seen) == 5
 
 
+@pytest.mark.parametrize("name", ["collate_fn", "filter_fn"])
+def test_a_method_that_is_set_in_the_loop(name: str) -> None:
+    """Batches that were made ahead pass what they would have passed, each once."""
+    loader = NeighborLoader(DATA, [3], batch_size=2, num_workers=2)
+    loader.transform = lambda batch: batch.update({"passed": getattr(batch, "passed", 0) + 1})
+    given = getattr(loader, name)
+    for batch in loader:
+        setattr(loader, name, lambda what: given(what))
+        assert batch.passed == 1
+
+
 def test_a_collation_that_raises_stop_iteration() -> None:
     """It does not end the loop as if there were no more batches."""
 
