@@ -142,7 +142,6 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
             "replace": replace,
             "strategy": strategy,
             "disjoint": disjoint,
-            "induced": self.subgraph_type is SubgraphType.induced,
         }
         looks_at_times = not is_hgt and (time_attr is not None or not is_pyg_data(data))
         self.temporal_strategy = temporal_strategy
@@ -150,7 +149,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         self.strict_negatives = strict_negatives
         self._num_threads = num_threads
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
-        self._graphs: dict[str | None, GraphAccess] = {}
+        self._graphs: list[tuple[SamplingConfig, GraphAccess]] = []
         self._num_samples = None if num_samples is None else check_num_samples(num_samples)
         self.num_neighbors = num_neighbors
 
@@ -206,8 +205,12 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
             raise InvalidArgumentError(
                 f"subgraph_type: expected 'induced' with num_samples, got {shown(subgraph_type)}"
             )
-        self._set("induced", value is SubgraphType.induced)
-        self._subgraph_type = value
+        before, self._subgraph_type = self._subgraph_type, value
+        try:
+            self._check_settings()
+        except InvalidArgumentError:
+            self._subgraph_type = before
+            raise
 
     def _set(self, name: str, value: Any) -> None:
         before = self._settings
@@ -220,7 +223,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
 
     def _check_settings(self) -> None:
         """Raises an ``InvalidArgumentError`` where the settings do not go with each other or the graph."""
-        self._graphs.clear()
+        self._graphs = []
         if self._num_neighbors is not None or self._num_samples is not None:
             self._graph(self.config(SamplingType.NODE, timed=self._strategy_of_times == "last"))
 
@@ -313,12 +316,12 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
             UnknownIdError: a seed is outside the graph.
         """
         inputs = NodeSamplerInput(index.node, index.input_type, index.time)
-        batch = self._sample(inputs, SamplingType.NODE, index.input_id, place)
+        batch, subgraph_type = self._sample(inputs, SamplingType.NODE, index.input_id, place)
         if batch.mapping is not None:  # PyG's programs find the seeds in the first nodes
             specs = self.schema.edge_specs
             subgraph = with_repeated_seeds(batch.subgraph, batch.mapping, batch.seed_type, specs)
             batch = replace(batch, subgraph=subgraph)
-        return self._output(batch, (index.input_id, inputs.time))
+        return self._output(batch, subgraph_type, (index.input_id, inputs.time))
 
     def sample_from_edges(
         self,
@@ -344,7 +347,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         sampling = negatives_of(neg_sampling, strict=self.strict_negatives)
         inputs = EdgeSamplerInput(index.row, index.col, index.label, index.input_type, sampling, index.time)
         inputs = with_excluded(inputs, excluding)
-        batch = self._sample(inputs, SamplingType.LINK, index.input_id, place)
+        batch, subgraph_type = self._sample(inputs, SamplingType.LINK, index.input_id, place)
         links = batch.links
         assert links is not None  # links were sampled
         if sampling is not None and sampling.is_triplet():
@@ -354,7 +357,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         times = batch.seed_times
         if times is not None and index.time is not None:
             times = times.to(index.time.dtype)
-        return self._output(batch, (index.input_id, *found, times))
+        return self._output(batch, subgraph_type, (index.input_id, *found, times))
 
     def config(self, kind: SamplingType, *, timed: bool, with_neg: bool = False) -> SamplingConfig:
         """The settings of this sampler for one kind of input.
@@ -362,7 +365,8 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         Raises:
             InvalidArgumentError: no fan-outs were given, or the settings contradict each other.
         """
-        times = time_settings(self._strategy_of_times, timed=timed)
+        settings: dict[str, Any] = self._settings | time_settings(self._strategy_of_times, timed=timed)
+        settings["induced"] = self._subgraph_type is SubgraphType.induced
         if self._num_samples is not None:
             if kind is not SamplingType.NODE:
                 raise InvalidArgumentError("num_samples: expected None to sample links")
@@ -372,8 +376,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
                 num_neighbors=None,
                 num_samples=samples,
                 with_neg=with_neg,
-                **times,
-                **self._settings,
+                **settings,
             )
         if self._num_neighbors is None:
             raise InvalidArgumentError(
@@ -381,7 +384,7 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
                 "a sampler that they are given"
             )
         fanouts = plain_num_neighbors(self._num_neighbors) if len(self._num_neighbors) else None
-        return SamplingConfig(sampling_type=kind, num_neighbors=fanouts, with_neg=with_neg, **times, **self._settings)
+        return SamplingConfig(sampling_type=kind, num_neighbors=fanouts, with_neg=with_neg, **settings)
 
     def _plan(self, config: SamplingConfig) -> SamplingPlan:
         if config.num_neighbors is not None or config.num_samples is not None:
@@ -391,12 +394,17 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         return replace(plan, disjoint=config.is_disjoint)
 
     def _graph(self, config: SamplingConfig) -> GraphAccess:
-        """The graph as sampled with a config of this sampler; kept for the next batch."""
-        key = config.temporal_strategy
-        if key not in self._graphs:
-            plan = self._plan(config)
-            self._graphs[key] = graph_access(self._data, plan, self._num_threads)
-        return self._graphs[key]
+        """The graph as sampled with a config of this sampler; kept for the next batch.
+
+        By the config: another thread may make a batch with the settings that were there before.
+        """
+        graphs = self._graphs
+        for known, graph in graphs:
+            if known == config:
+                return graph
+        made = graph_access(self._data, self._plan(config), self._num_threads)
+        graphs.append((config, made))
+        return made
 
     def _sample(
         self,
@@ -404,24 +412,29 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         kind: SamplingType,
         input_id: torch.Tensor | None,
         place: tuple[int, int] | None,
-    ) -> SampledBatch:
-        """A batch of all the seeds."""
+    ) -> tuple[SampledBatch, SubgraphType]:
+        """A batch of all the seeds, and which edges it has."""
+        subgraph_type = self._subgraph_type  # which may be set meanwhile
         with_neg = isinstance(inputs, EdgeSamplerInput) and inputs.neg_sampling is not None
         schema = _with_link_type(self.schema, inputs)
         inputs = check_input(inputs, schema)
-        config = with_own_times(self.config(kind, timed=inputs.time is not None, with_neg=with_neg), inputs, self._data)
+        config = self.config(kind, timed=inputs.time is not None, with_neg=with_neg)
+        config = replace(config, induced=subgraph_type is SubgraphType.induced)
+        config = with_own_times(config, inputs, self._data)
         maker = BatchMaker(self._graph(config), schema, inputs, config, num_threads=self._num_threads)
         here = torch.arange(len(inputs))
         positions = here if input_id is None else input_id
         epoch, index = (int(self._epoch), batch_index(positions)) if place is None else place
-        return run_local(maker.make_of(here, epoch, index))
+        return run_local(maker.make_of(here, epoch, index)), subgraph_type
 
-    def _output(self, batch: SampledBatch, metadata: tuple[Any, ...]) -> SamplerOutput | HeteroSamplerOutput:
+    def _output(
+        self, batch: SampledBatch, subgraph_type: SubgraphType, metadata: tuple[Any, ...]
+    ) -> SamplerOutput | HeteroSamplerOutput:
         """The batch as PyG has it: an edge runs from its source to its target, whichever of them was sampled."""
         schema, sampled = self._data.schema, batch.subgraph
         rows, cols = (sampled.rows, sampled.cols) if schema.edge_dir == "in" else (sampled.cols, sampled.rows)
         by_hop: dict[str, Any] = {}
-        if self.subgraph_type is not SubgraphType.induced:  # whose edges belong to no hop
+        if subgraph_type is not SubgraphType.induced:  # whose edges belong to no hop
             by_hop["num_sampled_nodes"] = dict(
                 zip(schema.node_types, map(list, sampled.num_sampled_nodes), strict=True)
             )
@@ -443,12 +456,12 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
                 **by_hop,
             )
         out.metadata = metadata
-        if self.subgraph_type is SubgraphType.bidirectional:
+        if subgraph_type is SubgraphType.bidirectional:
             return out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
         return out
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_graphs": {}}  # made anew where it is needed
+        return {**self.__dict__, "_graphs": []}  # made anew where it is needed
 
 
 def _with_link_type(schema: GraphSchema, inputs: NodeSamplerInput | EdgeSamplerInput) -> GraphSchema:

@@ -28,7 +28,7 @@ from ..sampler.epochs.schedule import BatchIndices, SeedSchedule, batch_index
 from ..sampler.inputs import resolve_input
 from ..telemetry import DeviceCacheCounts, MadeStats
 from ..telemetry.trace import set_batches, tracer
-from ..utils.values import check_callable
+from ..utils.values import check_callable, to_flag
 from .batch_source import BatchSource, DatasetSource, Named
 from .dataloader_keywords import TORCH_ATTRIBUTES, DataLoaderKeywords
 from .epochs import EpochLoader
@@ -189,7 +189,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         self._copies = DeviceCopies(device)
         self.transform = transform
         self.transform_sampler_output = transform_sampler_output
-        self._filter_per_worker = filter_per_worker
+        self.filter_per_worker = filter_per_worker
         self._asks_for_threads = "num_workers" in keywords
         self._named = threading.local()  # `place`: (epoch, index) of the batch that a program's `collate_fn` makes
         self._is_open = True
@@ -213,8 +213,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         return self._filter_per_worker is not False
 
     @filter_per_worker.setter
-    def filter_per_worker(self, filter_per_worker: bool | None) -> None:
-        self._filter_per_worker = filter_per_worker
+    def filter_per_worker(self, value: bool | None) -> None:
+        self._filter_per_worker = None if value is None else to_flag("filter_per_worker", value)
 
     def _makes_whole(self, collates: bool) -> bool:
         """Whether what makes a batch ahead calls ``filter_fn``, too; ``collates``: it calls an own ``collate_fn``."""
@@ -438,8 +438,6 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         self._named.place = place
         try:
             return self.collate_fn(positions.tolist())
-        except StopIteration as error:  # which would end the loop
-            raise RuntimeError("collate_fn raised StopIteration") from error
         finally:
             self._named.place = None
 

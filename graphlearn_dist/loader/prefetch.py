@@ -41,7 +41,8 @@ def made_ahead(
     have.
     """
     if num_threads == 0:
-        yield from map(make, places)
+        for place in places:  # not by `map`, which a StopIteration of the call would end in silence
+            yield make(place)
         return
     beginnings = None if begin is None else _Beginnings(begin)
     work = make if beginnings is None else beginnings.before(make)

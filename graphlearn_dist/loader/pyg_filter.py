@@ -12,7 +12,7 @@ import torch
 from ..core import stack_pair
 from ..data.columns import last_dimension_counts
 from ..data.pyg.pyg_adjacency import adjacency_of, cut_adjacency, order_of_rows, values_of
-from ..data.pyg.store_pairs import RowsById, edge_rows, is_of_edges, is_pyg_stores
+from ..data.pyg.store_pairs import RowsById, edge_rows, is_of_edges, is_pyg_stores, takes_positions
 from ..data.unified_tensor import UnifiedTensor, view_rows
 from ..errors import InvalidArgumentError
 from ..utils.shown import shown
@@ -39,7 +39,7 @@ class PygFilter:
         self._num_threads = num_threads
         self._views: dict[tuple[Any, str], tuple[Any, UnifiedTensor | None]] = {}
         self._adjacencies: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._stored: dict[Any, tuple[torch.Tensor | None, torch.Tensor | None]] = {}
+        self._stored: dict[Any, tuple[torch.Tensor | None, int, torch.Tensor | None]] = {}
         self._by_id: dict[Any, RowsById] = {}  # by group of a feature store
 
     def batch(self, data: Any, out: Any, custom_cls: Any = None) -> Data | HeteroData:
@@ -98,11 +98,12 @@ class PygFilter:
         features, graph = data
         # Which rows all edges have is kept while a store has the same ids of them.
         row_ids = features.get_global_id(group) if hasattr(features, "get_global_id") else None
+        version = 0 if row_ids is None else row_ids._version
         known = self._stored.get(group)
-        if known is None or known[0] is not row_ids:
-            known = row_ids, edge_rows(features, graph, group if is_typed else None, group)
+        if known is None or known[0] is not row_ids or known[1] != version:
+            known = row_ids, version, edge_rows(features, graph, group if is_typed else None, group)
             self._stored[group] = known
-        rows = known[1]
+        rows = known[2]
         return ids if rows is None or ids is None else rows[ids]
 
     def _of_single(self, data: Any, out: Any) -> Any:
@@ -199,7 +200,7 @@ class _OfNodes:
         return [attr for attr in self._features.get_all_tensor_attrs() if not is_of_edges(attr)]
 
     def multi_get_tensor(self, attrs: list[Any]) -> Any:
-        for attr in attrs:
+        for attr in attrs if takes_positions(self._features) else ():
             known = RowsById.of_nodes(self._features, attr.group_name, self._by_id.get(attr.group_name))
             if known is not None and isinstance(attr.index, torch.Tensor):
                 self._by_id[attr.group_name] = known

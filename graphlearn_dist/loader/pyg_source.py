@@ -229,7 +229,7 @@ class PygSource:
         given = self._input
         if self._inputs is None:
             self._inputs = self._input_settings()
-        inputs = self._inputs
+        inputs = self._inputs | ({"neg_sampling": self._described_negatives()} if self._is_links else {})
         if not self._is_ours:
             return {"sampler": type(self._sampler).__name__, **inputs}
         kind = SamplingType.LINK if self._is_links else SamplingType.NODE
@@ -242,8 +242,7 @@ class PygSource:
         if not self._is_links:
             return input_settings(NodeSamplerInput(given.node, given.input_type, given.time))
         links = EdgeSamplerInput(given.row, given.col, given.label, given.input_type, None, given.time)
-        negatives = {"neg_sampling": self._described_negatives()}
-        return input_settings(with_excluded(links, self._excluding)) | negatives
+        return input_settings(with_excluded(links, self._excluding))
 
     def _described_negatives(self) -> str:
         if self._neg_sampling is None:
@@ -252,7 +251,8 @@ class PygSource:
         digest = hashlib.blake2b(digest_size=8)
         for weight in weights:
             digest.update(b"" if weight is None else np.ascontiguousarray(weight.cpu().numpy()).tobytes())
-        return f"{self._neg_sampling.mode.value}, {self._neg_sampling.amount}, {digest.hexdigest()}"
+        strict = ", strict" if self._is_ours and self._sampler.strict_negatives else ""
+        return f"{self._neg_sampling.mode.value}, {self._neg_sampling.amount}, {digest.hexdigest()}{strict}"
 
 
 def _count(found: Any) -> int:

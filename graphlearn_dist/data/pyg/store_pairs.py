@@ -51,12 +51,12 @@ def read_stores(
     layouts = {key: attr.layout.value.upper() for key, attr in chosen.items()}
     num_nodes = _count_nodes(features, chosen)
     if _is_homogeneous(chosen, num_nodes):
-        weights = _tensors(features, graph, weight_attr, "weight_attr", edges)
-        times = _tensors(features, graph, time_attr, "time_attr", edges)
+        weights = _tensors(features, graph, weight_attr, "weight_attr", edges, num_nodes)
+        times = _tensors(features, graph, time_attr, "time_attr", edges, num_nodes)
         of_nodes = time_attr == _NODE_TIMES
         return edges, layouts, num_nodes, weights, {} if of_nodes else times, times if of_nodes else {}
-    weights = _tensors(features, graph, weight_attr, "weight_attr", edges)
-    times = _tensors(features, graph, time_attr, "time_attr", (*num_nodes, *edges))
+    weights = _tensors(features, graph, weight_attr, "weight_attr", edges, num_nodes)
+    times = _tensors(features, graph, time_attr, "time_attr", (*num_nodes, *edges), num_nodes)
     node_times = {key: values for key, values in times.items() if key in num_nodes}
     if node_times and len(node_times) < len(times):
         raise InvalidArgumentError(f"time_attr: expected times of nodes or of edges, got {shown(time_attr)} for both")
@@ -85,10 +85,8 @@ def data_of_stores(features: Any, graph: Any) -> Any:
         (data if is_single else data[key]).edge_index = _as_pairs(pair, layouts[key])
     listed = [*features.get_all_tensor_attrs(), *getattr(features, "edge_tensor_attrs", list)()]
     for attr in listed:
-        rows = _in_order(features, graph, attr, is_single)
-        order = None if is_of_edges(attr) else _node_rows(features, attr, num_nodes, is_single)
         store = data if is_single else data[attr.group_name]
-        store[attr.attr_name] = rows if order is None else rows[order]
+        store[attr.attr_name] = _in_order(features, graph, attr, num_nodes, is_single)
     return data
 
 
@@ -133,6 +131,18 @@ def _node_rows(features: Any, attr: Any, num_nodes: Mapping[Any, int], is_single
     return None if by_id is None or count is None else _unless_in_order(by_id.find(torch.arange(count)))
 
 
+def takes_positions(features: Any) -> bool:
+    """Whether a feature store that knows ids is asked by positions all the same, as PyG's ``LocalFeatureStore`` is.
+
+    A class of a program's own may find the rows of ids itself, as PyG's loaders ask by ids.
+    """
+    module = sys.modules.get("torch_geometric.distributed.local_feature_store")
+    if module is None or not isinstance(features, module.LocalFeatureStore):
+        return False
+    asked = ("get_tensor", "_get_tensor", "multi_get_tensor", "_multi_get_tensor")
+    return all(getattr(type(features), name) is getattr(module.LocalFeatureStore, name) for name in asked)
+
+
 class RowsById:
     """Which rows nodes or edges have in a feature store that knows them by ids (PyG's ``LocalFeatureStore``).
 
@@ -140,13 +150,10 @@ class RowsById:
         kind: ``"nodes"`` or ``"edges"``.
         group: of the features.
         ids: of those whose rows they are.
-
-    Attributes:
-        ids: as they were given.
     """
 
     def __init__(self, kind: str, group: Any, ids: torch.Tensor) -> None:
-        self._kind, self._group, self.ids = kind, group, ids
+        self._kind, self._group, self._ids, self._version = kind, group, ids, ids._version
         self._sorted, self._rows = host_tensor(ids, "data").long().sort()
 
     @classmethod
@@ -155,7 +162,11 @@ class RowsById:
         ids = features.get_global_id(group) if hasattr(features, "get_global_id") else None
         if ids is None:
             return None
-        return known if known is not None and known.ids is ids else cls("nodes", group, ids)
+        return known if known is not None and known.is_of(ids) else cls("nodes", group, ids)
+
+    def is_of(self, ids: torch.Tensor) -> bool:
+        """Whether these are its ids still."""
+        return ids is self._ids and ids._version == self._version
 
     def find(self, wanted: torch.Tensor) -> torch.Tensor:
         """The rows of some ids, int64.
@@ -194,7 +205,9 @@ def _is_homogeneous(edges: Mapping[Any, Any], num_nodes: Mapping[Any, int]) -> b
     return None in edges or (not edges and all(key is None for key in num_nodes))
 
 
-def _tensors(features: Any, graph: Any, name: str | None, argument: str, types: Any) -> dict[Any, torch.Tensor]:
+def _tensors(
+    features: Any, graph: Any, name: str | None, argument: str, types: Any, num_nodes: Mapping[Any, int]
+) -> dict[Any, torch.Tensor]:
     """Whole tensors of one name, by those of some types that have it; None names none.
 
     In a homogeneous graph, whose one type is None, the name alone says which it is, as in PyG's sampler.
@@ -212,15 +225,18 @@ def _tensors(features: Any, graph: Any, name: str | None, argument: str, types: 
     if is_single and len(there) > 1:
         groups = [attr.group_name for attr in there]
         raise InvalidArgumentError(f"{argument}: expected one attribute {name!r}, got some of groups {groups}")
-    return {None if is_single else attr.group_name: _in_order(features, graph, attr, is_single) for attr in there}
+    return {
+        None if is_single else attr.group_name: _in_order(features, graph, attr, num_nodes, is_single) for attr in there
+    }
 
 
-def _in_order(features: Any, graph: Any, attr: Any, is_single: bool) -> Any:
-    """A whole tensor; one of edges in the graph store's order."""
+def _in_order(features: Any, graph: Any, attr: Any, num_nodes: Mapping[Any, int], is_single: bool) -> Any:
+    """A whole tensor in the order of the nodes, or of the graph store's edges."""
     rows = _whole(features, attr)
-    if not is_of_edges(attr):
-        return rows
-    order = edge_rows(features, graph, None if is_single else attr.group_name, attr.group_name)
+    if is_of_edges(attr):
+        order = edge_rows(features, graph, None if is_single else attr.group_name, attr.group_name)
+    else:
+        order = _node_rows(features, attr, num_nodes, is_single)
     return rows if order is None else rows[order]
 
 

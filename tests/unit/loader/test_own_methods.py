@@ -146,8 +146,46 @@ def test_a_collation_that_raises_stop_iteration() -> None:
 
     loader = NeighborLoader(DATA, [3], sampler=torch.utils.data.SequentialSampler(range(NUM_NODES)))
     loader.collate_fn = stop
-    with pytest.raises(RuntimeError, match="collate_fn raised StopIteration"):
+    with pytest.raises(RuntimeError, match="StopIteration"):
         list(loader)
+    for name in ("filter_fn", "transform", "transform_sampler_output"):
+        loader = NeighborLoader(DATA, [3], batch_sampler=[[0], [1], [2]], num_workers=0, filter_per_worker=True)
+        setattr(loader, name, stop)
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            list(loader)
+
+
+def test_states_know_strict_negatives() -> None:
+    def loader_of(strict: bool) -> LinkNeighborLoader:
+        neg_sampling = StrictNegatives("binary", strict=strict)
+        return LinkNeighborLoader(DATA, [3], EDGES[:, :9], neg_sampling=neg_sampling, batch_size=5, seed=1)
+
+    strict, other = loader_of(True), loader_of(False)
+    with pytest.raises(InvalidArgumentError, match="neg_sampling"):
+        other.load_state_dict(strict.state_dict())
+    other.link_sampler.strict_negatives = True
+    other.load_state_dict(strict.state_dict())
+    for batch, expected in zip(strict, other, strict=True):
+        assert_same(pyg_tensors(batch), pyg_tensors(expected))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_other_subgraphs_in_the_loop(num_workers: int) -> None:
+    """A batch is of one kind or the other: induced ones have no counts by hop."""
+    kinds = {}
+    for kind in ("induced", "directional"):
+        kinds[kind] = [
+            batch.edge_index
+            for batch in NeighborLoader(DATA, [3, 3], batch_size=2, seed=1, num_workers=num_workers, subgraph_type=kind)
+        ]
+    loader = NeighborLoader(DATA, [3, 3], batch_size=2, seed=1, num_workers=num_workers)
+    for at, batch in enumerate(loader):
+        loader.node_sampler.subgraph_type = ["induced", "directional"][at % 2]
+        counts = batch.num_sampled_edges if "num_sampled_edges" in batch else None
+        assert counts is None or sum(counts) == batch.edge_index.size(1)
+        assert torch.equal(batch.edge_index, kinds["induced" if counts is None else "directional"][at])
+    with pytest.raises(InvalidArgumentError, match="filter_per_worker: expected True or False"):
+        loader.filter_per_worker = "no"
 
 
 def test_methods_that_are_set_on_a_loader() -> None:

@@ -292,3 +292,59 @@ def test_rows_of_nodes_are_found_by_their_ids(kind: Any) -> None:
         features = LocalFeatureStore.from_data(node_id=ids, x=ids.view(-1, 1).float())
         with pytest.raises(InvalidArgumentError, match="data: expected rows of features"):
             list(kind((features, graph), [1], torch.arange(20), batch_size=20, **options))
+
+
+# Without types, PyG takes times of another name than "time" for those of edges.
+@pytest.mark.parametrize(("group", "time_attr"), [(None, "time"), ("a", "time"), ("a", "when")])
+@pytest.mark.parametrize("ids", [torch.arange(5, -1, -1), torch.arange(9, -1, -1)], ids=["permuted", "more than nodes"])
+def test_times_of_nodes_are_found_by_their_ids(ids: torch.Tensor, group: Any, time_attr: str) -> None:
+    """No neighbor is of the future, and a batch says the times by which it was drawn."""
+    features, graph = LocalFeatureStore(), LocalGraphStore()
+    features.put_global_id(ids, group)
+    features.put_tensor(ids * 10, group_name=group, attr_name=time_attr)  # node i has the time 10 i
+    edge_type = None if group is None else ("a", "to", "a")
+    edges = torch.tensor([[0, 1, 2, 3, 4, 5], [3] * 6])
+    graph.put_edge_index(edges, edge_type=edge_type, layout="coo", size=(6, 6))
+    graph.put_edge_id(torch.arange(6), edge_type=edge_type, layout="coo", size=(6, 6))
+    seeds = torch.tensor([3]) if group is None else (group, torch.tensor([3]))
+    for times in ({}, {"input_time": torch.tensor([30])}):
+        (batch,) = NeighborLoader((features, graph), [-1] if group is None else {edge_type: [-1]}, seeds,
+                                  time_attr=time_attr, **times)  # fmt: skip
+        store = batch if group is None else batch[group]
+        assert set(store.n_id.tolist()) == {0, 1, 2, 3}
+        assert torch.equal(store[time_attr], store.n_id * 10)
+
+
+def test_a_store_that_finds_rows_by_ids_itself() -> None:
+    """PyG's loaders ask for rows by ids of nodes: programs make their own classes for it."""
+
+    class ById(LocalFeatureStore):
+        def _get_tensor(self, attr: Any) -> Any:
+            if attr.index is None:
+                return super()._get_tensor(attr)
+            return self._feat[self.key(attr)][self._global_id_to_index[attr.group_name][attr.index]]
+
+    ids = torch.arange(20) * 7 % 20
+    features = ById()
+    features.put_tensor(ids.float().view(-1, 1), group_name=None, attr_name="x")
+    features.put_global_id(ids, None)
+    graph = LocalGraphStore.from_data(torch.arange(60), random_edges(20, 20, 60, 1), 20)
+    for batch in NeighborLoader((features, graph), [3], batch_size=4):
+        assert torch.equal(batch.x[:, 0].long(), batch.n_id)
+    for batch in DistNeighborLoader((features, graph), [3], torch.arange(20), batch_size=4, collect_features=True):
+        assert torch.equal(batch.x[:, 0].long(), batch.n_id)
+
+
+def test_ids_of_rows_that_change_in_place() -> None:
+    ids = torch.arange(20)
+    x = ids.float().view(-1, 1).clone()
+    features = LocalFeatureStore.from_data(node_id=ids, x=x, edge_id=torch.arange(60))
+    features.put_tensor(torch.arange(60.0), group_name=(None, None), attr_name="edge_attr")
+    graph = LocalGraphStore.from_data(torch.arange(60), random_edges(20, 20, 60, 1), 20)
+    loader = NeighborLoader((features, graph), [3], batch_size=4)
+    for _ in range(2):
+        for batch in loader:
+            assert torch.equal(batch.x[:, 0].long(), batch.n_id)
+        ids.copy_(ids.flip(0).clone())
+        x.copy_(ids.view(-1, 1))
+        features.put_global_id(ids, None)
