@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
 from collections.abc import Iterator
@@ -36,6 +35,7 @@ from tests.support.jobs import (
     workers_of,
 )
 from tests.support.processes import start
+from tests.support.waiting import collect
 
 HERE = "tests.distributed.test_lifecycle"
 SOON_S = 30.0  # far above what anything here takes; reached by a hang alone
@@ -221,7 +221,7 @@ def test_a_loader_that_is_dropped(job: Job, whole: Path) -> None:
         next(batches)
         workers = [pid for server in job.servers for pid in workers_of(server.pid)]
         del batches
-        gc.collect()
+        collect()
         wait_ended(set(workers) - {*itertools.chain(*others)}, SOON_S)
         same_batches(other, epoch(whole, 0))
 

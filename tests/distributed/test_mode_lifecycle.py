@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 import os
 import signal
@@ -52,6 +51,7 @@ from tests.support.jobs import (
     workers_of,
 )
 from tests.support.processes import start
+from tests.support.waiting import collect
 
 HERE = "tests.distributed.test_mode_lifecycle"
 DEADLINE_S = 60.0  # only ever reached by a hang
@@ -171,7 +171,7 @@ def test_a_loader_that_is_dropped(whole: Path, options: Any) -> None:
     assert of_loader
     assert len(workers) == getattr(options, "num_workers", 0)
     del batches
-    gc.collect()
+    collect()
     for thread in of_loader:
         thread.join(DEADLINE_S)
         assert not thread.is_alive(), thread.name

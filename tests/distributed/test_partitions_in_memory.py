@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import gc
 import os
 import pickle
 from contextlib import ExitStack
@@ -55,6 +54,7 @@ from tests.support.oracle import (
     tensors_of,
 )
 from tests.support.processes import assert_nothing_left, start
+from tests.support.waiting import collect
 
 HERE = "tests.distributed.test_partitions_in_memory"
 DEADLINE_S = 300.0  # only ever reached by a hang
@@ -241,7 +241,7 @@ def test_a_handle_is_good_while_the_data_set_lives(name: str, way: str) -> None:
     assert all(replace(handle, splits=first.splits, constants=first.constants) == first for handle in again)
     labels = {key: torch.arange(count) for key, count in graph.num_nodes.items()}
     dataset.init_node_labels(bare(labels))
-    gc.collect()
+    collect()
     later = dataset.share_ipc()
     assert later.caches == first.caches
     assert later.edges == first.edges

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
 import threading
@@ -22,6 +21,7 @@ from graphlearn_dist.errors import SamplingWorkerError
 from graphlearn_dist.loader import NeighborLoader
 from tests.support.jobs import NUM_NODES, children, load, make_partitions, same_batches, wait_ended, workers_of
 from tests.support.processes import freeze
+from tests.support.waiting import collect
 
 pytestmark = pytest.mark.faults
 
@@ -36,7 +36,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def open_files() -> list[str]:
     """What this process's descriptors are."""
-    gc.collect()  # batches of PyG, and so the memory that they lie in, wait for it
+    collect()  # batches of PyG, and so the memory that they lie in, wait for it
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the listing's own

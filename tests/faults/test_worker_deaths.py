@@ -40,6 +40,7 @@ from tests.support.jobs import (
     wait_ended,
     workers_of,
 )
+from tests.support.waiting import collect
 
 pytestmark = pytest.mark.faults
 
@@ -86,7 +87,7 @@ def test_worker_processes_that_die_or_freeze(whole: Path) -> None:
     """In the midst of an epoch, between two of them, and while nobody reads; the data set is the loader's alone."""
     options = MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB")
     with make_loader(in_memory(), options) as loader:
-        gc.collect()
+        collect()
         first, second = workers_of(os.getpid())
         batches = iter(loader)
         seen = [next(batches) for _ in range(3)]
@@ -208,7 +209,7 @@ def test_a_worker_that_dies_when_it_has_said_that_it_is_up(whole: Path, monkeypa
 @pytest.fixture
 def no_collection() -> Iterator[None]:
     """Nothing goes but what nobody refers to any more."""
-    gc.collect()
+    collect()
     gc.disable()
     yield
     gc.enable()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from graphlearn_dist.data.device.device_copies import DeviceCopies
 from graphlearn_dist.loader import NeighborLoader
 from tests.gpu.test_gpu_loaders import NUM_NODES, SETTINGS, make_data, sampled_on_gpu
 from tests.support.gpu import GPU, busy, needs_gpu
+from tests.support.waiting import collect
 
 pytestmark = needs_gpu
 NUM_ROWS, WIDTH = 1 << 16, 64
@@ -45,7 +45,7 @@ def test_a_feature_dropped_in_mid_gather(settings: dict[str, Any]) -> None:
             busy(0.05)
             found = rows.gather_or_zeros(there, torch.float32)
         del feature, rows
-        gc.collect()
+        collect()
         taken = overwrite(ROWS.nbytes)
         torch.cuda.synchronize()
         assert torch.equal(found.cpu(), ROWS[ids])
@@ -71,7 +71,7 @@ def test_copies_dropped_in_mid_copy() -> None:
         received = pooled_empty((numel,), torch.float32).fill_(number)
         moved = copies.begin(Data(x=received))
         del received, copies
-        gc.collect()
+        collect()
         taken = [pooled_empty((numel,), torch.float32).fill_(-1) for _ in range(4)]
         torch.cuda.synchronize()
         assert torch.equal(moved.batch.x, torch.full((numel,), float(number), device=GPU))
@@ -89,7 +89,7 @@ def test_loaders_dropped_in_mid_epoch(sampled_there: bool) -> None:
         epoch = iter(loader)
         batch = next(epoch)
         del epoch, loader, data
-        gc.collect()
+        collect()
         taken = overwrite(1 << 20)
         for key in ("n_id", "edge_index", "x"):
             assert torch.equal(batch[key].cpu(), expected[key]), (number, key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from tests.support.device_batches import WAYS, assert_same, config_for, on_devic
 from tests.support.gpu import GPU, busy, needs_gpu
 from tests.support.graphs import TestGraph, make_dataset, with_times, with_weights
 from tests.support.processes import run_processes
+from tests.support.waiting import collect
 
 pytestmark = needs_gpu
 HERE = "tests.gpu.test_gpu_pieces"
@@ -63,7 +63,7 @@ def test_batches_are_those_of_the_cpu(way: str) -> None:
 def test_pieces_take_their_bytes_and_give_them_back() -> None:
     values = torch.zeros(64 * MIB, dtype=torch.uint8)
     spread(values[:8], PIECES, GPU)  # what the first one takes
-    gc.collect()
+    collect()
     torch.cuda.synchronize()
     before = torch.cuda.mem_get_info()[0]
     placed = spread(values, PIECES, GPU)
@@ -84,7 +84,7 @@ def test_who_drops_a_graph_waits_for_those_who_read_it() -> None:
         busy(0.05)
         read = topology._placed["indices"].tensor.long().sum()
         del topology, device
-        gc.collect()
+        collect()
         assert int(read) == int(dataset.graph.topo.indices.long().sum())
     assert_same(sample(on_device(dataset, config, GPU), seeds, 0), expected)
 

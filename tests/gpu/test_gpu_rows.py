@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import mmap
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from graphlearn_dist.errors import UnknownIdError
 from graphlearn_dist.loader import NeighborLoader
 from tests.support.gpu import needs_gpu
 from tests.support.processes import run_processes
+from tests.support.waiting import collect
 
 pytestmark = needs_gpu
 HERE = "tests.gpu.test_gpu_rows"
@@ -212,7 +212,7 @@ def test_running_out_of_memory_is_an_error_and_nothing_else() -> None:
     first_batches(dataset)  # graph and rows are in place
     too_much = Feature(torch.zeros(1 << 18, 128), split_ratio=1.0, device=0)  # 128 MiB
     too_large = NeighborLoader(dataset, [1000], torch.arange(NUM_ROWS), batch_size=NUM_ROWS, replace=True)  # 8 M edges
-    gc.collect()  # what other tests left in cycles
+    collect()  # what other tests left in cycles
     torch.cuda.empty_cache()
     held, limit = torch.cuda.memory_allocated(), torch.cuda.memory_reserved() + 64 * MIB
     torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(0).total_memory)
@@ -221,7 +221,7 @@ def test_running_out_of_memory_is_an_error_and_nothing_else() -> None:
             too_much[torch.tensor([0])]
         with pytest.raises(torch.OutOfMemoryError):
             too_large.batch(0, 0)
-        gc.collect()  # tracebacks hold what had been taken
+        collect()  # tracebacks hold what had been taken
         assert torch.cuda.memory_allocated() == held
         for one, other in zip(first_batches(dataset), expected, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))

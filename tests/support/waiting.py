@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 import time
 from collections.abc import Callable
 
@@ -18,3 +20,22 @@ def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
         time.sleep(0.01)
+
+
+def collect() -> None:
+    """``gc.collect``, which returns at once, having done nothing, while another thread is in a collection."""
+    me, done = threading.get_ident(), threading.Event()
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop" and info["generation"] == 2 and threading.get_ident() == me:
+            done.set()
+
+    def collected() -> bool:
+        gc.collect()
+        return done.is_set()
+
+    gc.callbacks.append(note)
+    try:
+        wait_until(collected)
+    finally:
+        gc.callbacks.remove(note)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from queue import SimpleQueue
 from typing import Any
 
 from ...errors import SystemLimitError
@@ -67,7 +68,10 @@ class WorkerThreads:
         self._name = name
         self._work = TurnQueue()
         self._threads: list[threading.Thread] = []
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        # One for each piece of work, and for the end. `close` does nothing else: it may be called by the garbage
+        # collector, in the midst of anything that these threads do.
+        self._calls: SimpleQueue[None] = SimpleQueue()
         self._closed = False
 
     def submit(self, work: Work, owner: Hashable = None) -> None:
@@ -77,14 +81,14 @@ class WorkerThreads:
             SystemLimitError: not one thread could be started; those there are do what more would have done.
         """
         self._home.check()
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return
             wanted = self._count if self._begin is not None and not self._threads else len(self._threads) + 1
             while len(self._threads) < min(wanted, self._count) and self._add_thread():
                 pass
+            self._calls.put(None)  # first: where this is interrupted, a call too many does no harm
             self._work.put(owner, work)
-            self._changed.notify()
 
     @property
     def num_started(self) -> int:
@@ -122,10 +126,18 @@ class WorkerThreads:
         self.submit(work)
 
     def _next(self) -> Work | None:
-        with self._changed:
-            while (work := self._work.take()) is None and not self._closed:
-                self._changed.wait()
+        work = None
+        while work is None:
+            self._calls.get()
+            with self._lock:
+                if self._closed:
+                    break
+                work = self._work.take()
+        else:
             return work
+        self._work = TurnQueue()
+        self._calls.put(None)  # for the next thread
+        return None
 
     def _run(self) -> None:
         if self._begin is not None:
@@ -140,13 +152,10 @@ class WorkerThreads:
         """Let the threads finish what they do, for at most ``timeout_s``; what waits is not run. Idempotent."""
         if not self._home.is_here:
             return
-        with self._changed:
-            self._closed = True
-            self._work.clear()
-            threads = list(self._threads)
-            self._changed.notify_all()
+        self._closed = True
+        self._calls.put(None)
         current, deadline = threading.current_thread(), time.monotonic() + timeout_s
-        for thread in threads:
+        for thread in list(self._threads):
             if thread is not current:
                 thread.join(max(0.0, deadline - time.monotonic()))
 

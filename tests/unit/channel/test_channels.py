@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
 import warnings
 from multiprocessing import get_context
@@ -19,6 +18,7 @@ from graphlearn_dist.errors import (
 )
 from graphlearn_dist.utils.device import can_pin
 from graphlearn_dist.utils.units import parse_size
+from tests.support.waiting import collect
 
 DEADLINE_MS = 20_000.0
 
@@ -119,7 +119,7 @@ def test_received_memory_is_recycled() -> None:
     for _ in range(10):
         channel.send(message)
         received = channel.recv()
-    gc.collect()
+    collect()
     assert _C.pool_stats()["in_use_bytes"] <= in_use
     assert received["x"].numel() == 200_000
 

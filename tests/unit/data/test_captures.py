@@ -36,6 +36,7 @@ from tests.support.device_batches import HOST, graph_for
 from tests.support.graphs import make_dataset
 from tests.support.static_batches import batches_of_kernels, loader_for
 from tests.support.streams import GPU, Memory, Owner, Stream, replace_current
+from tests.support.waiting import collect
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 60.0  # only ever reached by a hang
@@ -214,7 +215,7 @@ def test_what_was_put_off_and_fails_is_logged_and_keeps_nothing_else_from_being_
         owners.clear()
     assert stream.num_waits == 1
     assert [record.exc_info[1].args for record in caplog.records if record.exc_info] == [("a CUDA error",)]
-    gc.collect()
+    collect()
     assert still_read() is not None
 
 

@@ -3,7 +3,6 @@ the host runs the kernels' bodies: batches are those of the graph in one piece."
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -39,6 +38,7 @@ from tests.support.device_batches import (
 from tests.support.graphs import TestGraph, make_dataset
 from tests.support.processes import run_processes
 from tests.support.static_batches import loader_of as padded_loader_of
+from tests.support.waiting import collect
 
 HERE = "tests.unit.data.test_spread_tensor"
 DEADLINE_S = 90.0  # only ever reached by a hang
@@ -72,7 +72,7 @@ def test_shapes_and_strides_are_kept() -> None:
 
 
 def test_pieces_live_while_somebody_reads_them() -> None:
-    gc.collect()  # what other tests left in cycles
+    collect()  # what other tests left in cycles
     before = len(os.listdir("/proc/self/fd"))
     placed = spread(torch.arange(5000), GROUP, HOST)
     handle = SpreadHandle.of(placed)
@@ -83,7 +83,7 @@ def test_pieces_live_while_somebody_reads_them() -> None:
     assert opened[1000] == -1  # the same memory
     assert opened.data_ptr() != tensor.data_ptr() - 1000 * 8
     del handle, tensor, opened
-    gc.collect()
+    collect()
     assert len(os.listdir("/proc/self/fd")) == before
 
 

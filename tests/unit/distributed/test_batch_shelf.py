@@ -20,6 +20,7 @@ from graphlearn_dist.rpc.shm.arena import SendingArena
 from graphlearn_dist.rpc.wire.codec import decode, encode
 from graphlearn_dist.rpc.wire.encoded import Encoded, SharedRegion, release
 from graphlearn_dist.sampler.epochs.schedule import BatchIndices, BatchShare
+from tests.support.waiting import collect
 
 
 class Worker:
@@ -201,7 +202,7 @@ def test_what_waits_holds_nothing_when_it_has_failed() -> None:
                 return weakref.ref(memory)
             raise AssertionError("it should have failed")
 
-        gc.collect()
+        collect()
         gc.disable()
         try:
             kept = await fail()

@@ -25,6 +25,7 @@ from graphlearn_dist.messages import EndOfEpoch, SampledBatch, SampledBatches, S
 from graphlearn_dist.sampler.epochs.fingerprint import Settings
 from graphlearn_dist.sampler.epochs.schedule import BatchIndices
 from graphlearn_dist.telemetry import MadeStats
+from tests.support.waiting import collect
 
 
 class Awaited(Future[Any]):
@@ -335,7 +336,7 @@ def test_what_came_after_a_loss_is_the_readers_alone() -> None:
     producer = LostOnce(2, 2)
     producer.start(1, 0, BatchIndices(0, 4))
     producer.requests[0][1].set_exception(PeerLostError("server-0", "it is gone"))
-    gc.collect()
+    collect()
     gc.disable()  # a cycle of an error and its traceback is left to the collector
     try:
         there = [weakref.ref(producer.recv()), weakref.ref(producer.recv())]

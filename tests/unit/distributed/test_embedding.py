@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import errno
-import gc
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from graphlearn_dist.distributed.embeddings.settings import OptimizerSettings
 from graphlearn_dist.distributed.embeddings.table import sum_by_id
 from graphlearn_dist.errors import InvalidArgumentError, StorageError, UnknownIdError
 from tests.support.document_programs import programs
+from tests.support.waiting import collect
 
 NUM, DIM = 50, 5
 ALL = torch.arange(NUM)
@@ -210,7 +210,7 @@ def test_uses_without_gradients_are_not_kept() -> None:
     """Such as those of a validation that is not in ``torch.no_grad()``."""
     embedding = DistEmbedding(NUM, DIM, name="a")
     rows = weakref.ref(embedding(torch.arange(NUM)))
-    gc.collect()
+    collect()
     assert rows() is None
     embedding(torch.empty(0, dtype=torch.int64)).sum().backward()
     SparseAdam([embedding], lr=0.1).step()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from graphlearn_dist.errors import (
 from graphlearn_dist.rpc import Endpoint
 from graphlearn_dist.rpc.calls.remote import remote
 from tests.faults.proxy import Proxy
+from tests.support.waiting import collect
 
 DEADLINE_S = 60.0  # only ever reached by a hang
 ROWS = torch.arange(40, dtype=torch.float32).view(20, 2)
@@ -187,7 +187,7 @@ def test_leaving_with_queries_under_way_says_nothing(engine: str, stack: ExitSta
         await loop.run_in_executor(None, job.asker.close)
         await asyncio.sleep(0)  # one turn of the loop: what the endpoint failed has arrived
         del batch
-        gc.collect()
+        collect()
         return complaints
 
     assert asyncio.run(ask()) == []

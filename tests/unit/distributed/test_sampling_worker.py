@@ -43,6 +43,7 @@ from graphlearn_dist.utils.coroutines import gather_all
 from tests.support.direct_peers import DirectPeers
 from tests.support.graphs import make_dataset, random_graph
 from tests.support.oracle import assert_same, load_partitions, tensors_of, write_partitions
+from tests.support.waiting import collect
 
 NUM_NODES = 40
 CONFIG = SamplingConfig(SamplingType.NODE, [2], 4, True, False, False, True, False, False, "in", 0)
@@ -394,7 +395,7 @@ def test_what_was_sampled_ahead_in_vain_goes_with_the_run() -> None:
             assert len(asyncio.all_tasks()) == 1
             return weakref.ref(upcoming)
 
-    gc.collect()
+    collect()
     gc.disable()
     try:
         assert asyncio.run(main())() is None

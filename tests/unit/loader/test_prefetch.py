@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +13,7 @@ from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from graphlearn_dist.loader.prefetch import made_ahead
 from tests.support.graphs import make_dataset, random_graph
-from tests.support.waiting import wait_until
+from tests.support.waiting import collect, wait_until
 
 HANG_S = 30.0  # generous: only a hang takes as long
 
@@ -32,7 +31,7 @@ def threads_have_gone() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
-    gc.collect()  # what other tests' errors hold of loops that were left
+    collect()  # what other tests' errors hold of loops that were left
     yield
     threads_have_gone()
 
@@ -120,7 +119,7 @@ def test_threads_end_where_an_iterator_is_dropped() -> None:
     next(cycle[0])
     cycle.append(cycle)  # only the garbage collector finds it
     del cycle
-    gc.collect()
+    collect()
     threads_have_gone()
 
 

@@ -40,7 +40,7 @@ from graphlearn_dist.rpc.connection import Connection
 from graphlearn_dist.rpc.wire import gld1
 from graphlearn_dist.rpc.wire.encoded import split_blob
 from tests.faults.proxy import Proxy
-from tests.support.waiting import wait_until
+from tests.support.waiting import collect, wait_until
 
 pytestmark = pytest.mark.usefixtures("engines")
 
@@ -394,7 +394,7 @@ def test_closing(server: Endpoint, client: Endpoint, service: Service) -> None:
         for use in (lambda: client.connect(server.address, 1.0), client.stats, client.host_registry):
             with pytest.raises(NotInitializedError, match="is not open"):
                 use()
-        gc.collect()
+        collect()
     assert not warned  # of coroutines that nobody awaits
 
 
@@ -446,7 +446,7 @@ def test_blocking_calls_on_the_loop_are_refused(server: Endpoint, client: Endpoi
 
 def test_nothing_is_left_open() -> None:
     def descriptors() -> int:
-        gc.collect()
+        collect()
         return len(os.listdir("/proc/self/fd"))
 
     def once() -> None:
@@ -633,7 +633,7 @@ def test_a_full_arena_means_inline() -> None:
 
 def test_an_answers_memory_is_free_once_it_is_dropped(server: Endpoint, client: Endpoint) -> None:
     """Without the help of the garbage collector: waiting for it means fresh memory for every answer."""
-    gc.collect()
+    collect()
     gc.disable()
     try:
         answers = [weakref.ref(client.call(server.address, "echo", torch.ones(n))) for n in (10, 1_000_000)]

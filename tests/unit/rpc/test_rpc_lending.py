@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from graphlearn_dist.rpc.shm.arena import SendingArena
 from graphlearn_dist.rpc.wire.codec import encode
 from graphlearn_dist.rpc.wire.encoded import Encoded, SharedRegion
 from tests.support.processes import start
-from tests.support.waiting import wait_until
+from tests.support.waiting import collect, wait_until
 
 pytestmark = pytest.mark.usefixtures("engines")
 
@@ -82,7 +81,7 @@ def test_lent_values_are_right_and_go_back_when_the_tensor_dies(server: Endpoint
         client.call(server.address, "echo", 0)
         assert len(maker.released) == 1, "still in use here"
         del values
-        gc.collect()
+        collect()
         wait_until(lambda: len(maker.released) == 2)
 
 
@@ -92,7 +91,7 @@ def test_slots_that_came_back_go_with_the_next_request(server: Endpoint, maker: 
         kept = [ask(client, server, value) for value in range(5)]
         assert len(maker.released) == 1
         kept.clear()
-        gc.collect()
+        collect()
         client.call(server.address, "echo", 0)
         assert len(maker.released) == 6
 

@@ -41,6 +41,7 @@ from graphlearn_dist.rpc.job.registry import EVENT_TOPIC, PROBE_TOPIC, Registry,
 from graphlearn_dist.rpc.peers.identity import Member, Peer, PeerAddress
 from graphlearn_dist.rpc.shm.arena import ReceivingArena, SendingArena, SlotAllocator
 from tests.faults.proxy import Proxy
+from tests.support.waiting import collect
 
 pytestmark = pytest.mark.usefixtures("engines")
 
@@ -487,7 +488,7 @@ def test_visitors_are_forgotten(job: Any, monkeypatch: pytest.MonkeyPatch) -> No
                 if rank % 4:
                     visitor.leave()
             assert gone.get(timeout=DEADLINE_S) == rank
-        gc.collect()
+        collect()
         return sum(type(found) is Peer for found in gc.get_objects())
 
     before = visit(range(8))

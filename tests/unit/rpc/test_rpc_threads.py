@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from graphlearn_dist.errors import SystemLimitError
 from graphlearn_dist.loader.prefetch import made_ahead
 from graphlearn_dist.rpc import Endpoint
 from graphlearn_dist.rpc.engine.threads import WorkerThreads
+from tests.support.waiting import wait_until
 
 DEADLINE_S = 60.0
 
@@ -60,6 +62,30 @@ def test_what_waits_at_the_end_is_not_run() -> None:
     gate.set()
     threads.close(DEADLINE_S)
     assert ran == ["running"]
+
+
+@pytest.mark.parametrize("place", ["_calls.get", "_work.take"])
+def test_closed_by_the_garbage_collector_in_one_of_its_threads(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """As where an iterator of batches that are made ahead is in a cycle: collections begin in the midst of anything."""
+    threads, closed = WorkerThreads(3, "test"), threading.Event()
+    attribute, method = place.split(".")
+    queue = getattr(threads, attribute)
+
+    class Closing:
+        """As the queue, but that a call of ``method`` closes the threads first."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name == method:
+                threads.close(0.0)
+                closed.set()
+            return getattr(queue, name)
+
+    futures = [threads.call(pow, 3, 2) for _ in range(3)]
+    assert [future.result(DEADLINE_S) for future in futures] == [9] * 3
+    monkeypatch.setattr(threads, attribute, Closing())
+    threads.call(pow, 3, 2)
+    wait_until(closed.is_set)
+    wait_until(lambda: not any(thread.is_alive() for thread in threads._threads))
 
 
 class ThreadLimit:
