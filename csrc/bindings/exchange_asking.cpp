@@ -124,6 +124,17 @@ void bind_rows(py::module_& m) {
             self.keep(given, rows, pool);
           },
           py::arg("ids"), py::arg("answers"), py::arg("pool"), "Keeps rows of ids, one RowStore for each store.")
+      .def(
+          "find_also",
+          [](RecentRows& self, std::shared_ptr<PartitionBook> book, std::vector<bool> is_asked,
+             std::shared_ptr<SortedIds> copied, const py::object& copy_rows) {
+            RecentRows::AtHand at_hand{std::move(book), std::move(is_asked), std::move(copied),
+                                       from_python_optional(copy_rows, "copy_rows")};
+            GilReleased nogil;  // nobody looks anything up yet
+            self.find_also(std::move(at_hand));
+          },
+          py::arg("book"), py::arg("is_asked"), py::arg("copied"), py::arg("copy_rows"),
+          "Look-ups find rows of partitions at hand, and copies, by the same table.")
       .def_property_readonly("block_rows", &RecentRows::block_rows)
       .def("forget", &RecentRows::forget, py::call_guard<GilReleased>(), "Keeps nothing of what it has.");
   py::class_<RowPlan, std::shared_ptr<RowPlan>>(m, "RowPlan", "Which rows lookups want, and where those are.")

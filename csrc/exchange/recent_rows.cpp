@@ -1,7 +1,9 @@
 #include "exchange/recent_rows.h"
 
+#include <algorithm>
 #include <mutex>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "common/error.h"
@@ -12,6 +14,61 @@ RecentRows::RecentRows(size_t num_stores, int64_t num_ids, int64_t block_rows, i
     : ids_(num_ids, block_rows, num_blocks), blocks_(num_stores) {
   if (num_stores == 0) throw InvalidArgument("num_stores: expected at least 1, got 0");
   for (auto& of_store : blocks_) of_store.resize(static_cast<size_t>(num_blocks));
+}
+
+void RecentRows::find_also(AtHand at_hand) {
+  const PartitionBook& book = *at_hand.book;
+  const int32_t num_partitions = book.num_partitions();
+  if (book.num_ids() != ids_.num_ids() || static_cast<int32_t>(at_hand.is_asked.size()) != num_partitions)
+    throw InvalidArgument(message("book: expected one of ", ids_.num_ids(), " ids, got ", book.num_ids(), " of ",
+                                  num_partitions, " partitions, ", at_hand.is_asked.size(), " of which are described"));
+  if (at_hand.copied != nullptr && at_hand.copy_rows.defined())
+    check_vector(at_hand.copy_rows, kInt64, at_hand.copied->size(), "copy_rows");
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  // As LocatedRows has it, copies are behind the partitions, and blocks behind those.
+  std::vector<RecentIds::Fixed> fixed{{num_partitions, at_hand.copied == nullptr ? 0 : at_hand.copied->size()}};
+  std::vector<size_t> which(static_cast<size_t>(num_partitions), 0);  // by partition, of `fixed`; 0: none
+  for (int32_t partition = 0; partition < num_partitions; ++partition) {
+    if (at_hand.is_asked[static_cast<size_t>(partition)]) continue;
+    which[static_cast<size_t>(partition)] = fixed.size();
+    fixed.push_back({partition, book.size(partition)});
+  }
+  if (!ids_.add_fixed(fixed, num_partitions + 1)) return;
+  constexpr int64_t kBlock = 4096;
+  std::vector<int64_t> ids(kBlock), rows(kBlock);
+  std::vector<int32_t> owners(kBlock);
+  if (at_hand.copied != nullptr) {
+    const Tensor& listed = at_hand.copied->ids();
+    const int64_t* const given = at_hand.copy_rows.defined() ? at_hand.copy_rows.as<int64_t>() : nullptr;
+    dispatch_index(listed.dtype, "copied", [&](auto type) {
+      for (int64_t begin = 0; begin < listed.numel(); begin += kBlock) {
+        const int64_t count = std::min(kBlock, listed.numel() - begin);
+        std::copy_n(listed.as<decltype(type)>() + begin, count, ids.begin());
+        std::iota(rows.begin(), rows.begin() + count, begin);
+        if (given != nullptr) std::copy_n(given + begin, count, rows.begin());
+        ids_.fix(0, ids.data(), rows.data(), count);
+      }
+    });
+  }
+  std::vector<std::vector<int64_t>> held(fixed.size()), places(fixed.size());  // of a block, by `fixed`
+  for (int64_t begin = 0; begin < book.num_ids(); begin += kBlock) {
+    const int64_t count = std::min(kBlock, book.num_ids() - begin);
+    std::iota(ids.begin(), ids.begin() + count, begin);
+    book.locate(ids.data(), count, owners.data(), rows.data(), begin);
+    for (int64_t i = 0; i < count; ++i) {
+      const size_t of = which[static_cast<size_t>(owners[static_cast<size_t>(i)])];
+      if (of == 0) continue;
+      held[of].push_back(ids[static_cast<size_t>(i)]);
+      places[of].push_back(rows[static_cast<size_t>(i)]);
+    }
+    for (size_t of = 1; of < fixed.size(); ++of) {
+      ids_.fix(of, held[of].data(), places[of].data(), static_cast<int64_t>(held[of].size()));
+      held[of].clear();
+      places[of].clear();
+    }
+  }
+  at_hand.copy_rows = {};  // it may be Python's
+  at_hand_ = std::move(at_hand);
 }
 
 void RecentRows::keep(const Tensor& ids, const std::vector<std::shared_ptr<const RowStore>>& answers,

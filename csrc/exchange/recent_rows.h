@@ -2,13 +2,16 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <shared_mutex>
 #include <vector>
 
 #include "common/tensor.h"
 #include "common/thread_pool.h"
 #include "feature/gather.h"
+#include "routing/partition_book.h"
 #include "routing/recent_ids.h"
+#include "routing/sorted_ids.h"
 
 namespace gld::exchange {
 
@@ -20,6 +23,20 @@ class RecentRows {
 
   // In so many blocks, each of so many rows of each store; at least one of each.
   RecentRows(size_t num_stores, int64_t num_ids, int64_t block_rows, int num_blocks);
+
+  // What is always at hand of these stores.
+  struct AtHand {
+    std::shared_ptr<const PartitionBook> book;
+    std::vector<bool> is_asked;               // by partition; the others are at hand
+    std::shared_ptr<const SortedIds> copied;  // of which there are copies; null: of none
+    Tensor copy_rows;                         // int64, the row of each of them; undefined: rows are in their order
+  };
+  // Look-ups find that by the same table, where it has every id: one look-up for each id, and the book is read for
+  // those alone that have to be asked for. Once, before anything is kept. Throws InvalidArgument where the book, or the
+  // rows of copies, have other ids.
+  void find_also(AtHand at_hand);
+  // Null where look-ups do not.
+  const AtHand* at_hand() const { return at_hand_.has_value() ? &*at_hand_ : nullptr; }
 
   size_t num_stores() const { return blocks_.size(); }
   int64_t block_rows() const { return ids_.block_rows(); }
@@ -50,6 +67,7 @@ class RecentRows {
   mutable std::shared_mutex mutex_;
   RecentIds ids_;
   Blocks blocks_;
+  std::optional<AtHand> at_hand_;
 };
 
 }  // namespace gld::exchange

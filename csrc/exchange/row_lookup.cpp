@@ -27,6 +27,10 @@ void check_plan(const RowPlan& plan) {
     if (group.recent != nullptr && group.recent->num_stores() != group.stores.size())
       throw InvalidArgument(message("recent: expected rows of ", group.stores.size(), " stores, got those of ",
                                     group.recent->num_stores()));
+    const RecentRows::AtHand* const found = group.recent == nullptr ? nullptr : group.recent->at_hand();
+    if (found != nullptr &&
+        (found->book != group.book || found->copied != group.copied || found->is_asked != plan.is_asked))
+      throw InvalidArgument("recent: expected rows that are found with this book, these copies and who is asked");
     if (group.copied != nullptr && group.copy_rows.defined())
       check_vector(group.copy_rows, kInt64, group.copied->size(), "copy_rows");
   }

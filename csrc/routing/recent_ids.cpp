@@ -11,14 +11,23 @@ namespace gld {
 namespace {
 
 constexpr int64_t kOneOf = 8;      // ids of which one gets a place once all blocks are full, at least
+constexpr int kSlotBits = 31;      // all but the sign
 constexpr int64_t kHashedIds = 8;  // ids for each slot, beyond which a table of all of them is the larger one
+
+// Bits of a slot that are left for the row, where others say which of so many blocks it is in.
+int row_bits(size_t num_blocks) {
+  int bits = kSlotBits;
+  while (num_blocks > size_t{1} << (kSlotBits - bits)) --bits;
+  return bits;
+}
 
 }  // namespace
 
-RecentIds::RecentIds(int64_t num_ids, int64_t block_rows, int num_blocks) : num_ids_(num_ids), block_rows_(block_rows) {
+RecentIds::RecentIds(int64_t num_ids, int64_t block_rows, int num_blocks)
+    : num_ids_(num_ids), block_rows_(block_rows), row_bits_(num_blocks < 1 ? 0 : row_bits(num_blocks)) {
   if (num_ids < 0) throw InvalidArgument(message("num_ids: expected at least 0, got ", num_ids));
   if (block_rows < 1) throw InvalidArgument(message("block_rows: expected at least 1, got ", block_rows));
-  if (num_blocks < 1 || block_rows > std::numeric_limits<int32_t>::max() / num_blocks)
+  if (num_blocks < 1 || block_rows > row_mask())
     throw InvalidArgument(message("num_blocks: expected at least 1, and fewer than 2^31 rows in all of them, got ",
                                   num_blocks, " of ", block_rows));
   is_dense_ = num_ids <= kHashedIds * block_rows * num_blocks;
@@ -43,6 +52,39 @@ void RecentIds::set_slot(int64_t id, int32_t slot) {
     dense_[static_cast<size_t>(id)] = slot;
   else
     hashed_.insert(id, slot);
+}
+
+bool RecentIds::add_fixed(const std::vector<Fixed>& fixed, int32_t block_owner) {
+  if (has_fixed()) throw InvalidArgument("add_fixed: expected a table without fixed ids");
+  const int bits = row_bits(blocks_.size() + fixed.size());
+  int64_t most_rows = block_rows_;
+  for (const Fixed& each : fixed) most_rows = std::max(most_rows, each.num_rows);
+  if (!is_dense_ || most_rows >> bits > 0) return false;
+  row_bits_ = bits;
+  owners_.assign(size_t{2} << (kSlotBits - bits), -1);
+  for (size_t block = 0; block < blocks_.size(); ++block) owners_[block] = block_owner + static_cast<int32_t>(block);
+  for (size_t i = 0; i < fixed.size(); ++i) owners_[blocks_.size() + i] = fixed[i].owner;
+  return true;
+}
+
+void RecentIds::fix(size_t which, const int64_t* ids, const int64_t* rows, int64_t count) {
+  const int64_t first = static_cast<int64_t>(blocks_.size() + which) << row_bits_;
+  for (int64_t i = 0; i < count; ++i) {
+    if (ids[i] < 0 || ids[i] >= num_ids_)
+      throw InvalidArgument(message("ids[", i, "]=", ids[i], ": expected 0 <= id < ", num_ids_));
+    dense_[static_cast<size_t>(ids[i])] = static_cast<int32_t>(first + rows[i]);
+  }
+}
+
+void RecentIds::locate(const int64_t* ids, int64_t count, int32_t* owners, int64_t* rows) const {
+  const auto mask = static_cast<uint32_t>(row_mask());
+  const int32_t* const owner_of = owners_.data();
+  for (int64_t i = 0; i < count; ++i) prefetch(ids[i]);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto slot = static_cast<uint32_t>(dense_[static_cast<size_t>(ids[i])]);
+    owners[i] = owner_of[slot >> row_bits_];
+    rows[i] = slot & mask;
+  }
 }
 
 void RecentIds::forget() noexcept {
@@ -92,7 +134,7 @@ std::vector<RecentIds::Run> RecentIds::keep(const Tensor& ids) {
     const auto row = static_cast<int64_t>(block.size());
     if (sources.empty()) runs.push_back({static_cast<int64_t>(last_), row, row == 0, {}});
     block.push_back(given[i]);  // first, so that forget() finds whatever has a slot
-    set_slot(given[i], static_cast<int32_t>(static_cast<int64_t>(last_) * block_rows_ + row));
+    set_slot(given[i], static_cast<int32_t>((static_cast<int64_t>(last_) << row_bits_) + row));
     sources.push_back(i);
     --room;
   }

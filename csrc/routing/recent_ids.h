@@ -1,4 +1,5 @@
-// Which rows were answered lately, and where they are kept: a ring of blocks, of which the oldest is used again.
+// Which rows were answered lately, and where they are kept: a ring of blocks, of which the oldest is used again. And,
+// by the same look-up, where rows lie that are always at hand.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -23,7 +24,7 @@ class RecentIds {
   // Blocks of so many rows each; at least one of each.
   RecentIds(int64_t num_ids, int64_t block_rows, int num_blocks);
 
-  // slots[i]: where ids[i] is kept, -1 where it is not; block `slot / block_rows`, row `slot % block_rows` there.
+  // slots[i]: where ids[i] is kept, -1 where it is not; see block_of(), row_in().
   void find(const int64_t* ids, int64_t count, int64_t* slots) const;
 
   // Some rows that go into one block, one behind the other.
@@ -39,6 +40,23 @@ class RecentIds {
   // No id has a place any more, and all blocks begin anew. Takes no memory.
   void forget() noexcept;
 
+  int block_of(int64_t slot) const { return static_cast<int>(slot >> row_bits_); }
+  int64_t row_in(int64_t slot) const { return slot & row_mask(); }
+
+  // Rows of somebody else, whose places never go.
+  struct Fixed {
+    int32_t owner;
+    int64_t num_rows;
+  };
+  // Makes places for them. The blocks have `block_owner` and the owners that follow. False, with nothing changed, where
+  // this is no table of all ids, or has too many rows in a block or of an owner. Once, before anything is kept.
+  bool add_fixed(const std::vector<Fixed>& fixed, int32_t block_owner);
+  // ids[i] has row rows[i] of one of them: it is found, and never kept. What is fixed later takes precedence.
+  void fix(size_t which, const int64_t* ids, const int64_t* rows, int64_t count);
+  bool has_fixed() const { return !owners_.empty(); }
+  // Where there are fixed ids: whose row an id has, -1 where it has no place, and which.
+  void locate(const int64_t* ids, int64_t count, int32_t* owners, int64_t* rows) const;
+
   int64_t num_ids() const { return num_ids_; }
   int64_t block_rows() const { return block_rows_; }
   int num_blocks() const { return static_cast<int>(blocks_.size()); }
@@ -49,6 +67,7 @@ class RecentIds {
     const int32_t* slot = hashed_.find(id);
     return slot == nullptr ? -1 : *slot;
   }
+  int64_t row_mask() const { return (int64_t{1} << row_bits_) - 1; }
   void prefetch(int64_t id) const;
   void set_slot(int64_t id, int32_t slot);
   void drop(std::vector<int64_t>& block) noexcept;
@@ -56,6 +75,8 @@ class RecentIds {
   int64_t num_ids_, block_rows_;
   bool is_dense_;
   std::vector<int32_t> dense_;                // by id, its slot or -1
+  int row_bits_;                              // of a slot; those above say which block it is, or which of the fixed
+  std::vector<int32_t> owners_;               // by what those bits say, the sign among them
   RowTable<int32_t> hashed_;                  // the same where ids are many times the slots
   std::vector<std::vector<int64_t>> blocks_;  // the ids in each, in the order of their rows
   size_t last_ = 0;                           // the block that is being filled

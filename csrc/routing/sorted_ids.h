@@ -62,6 +62,7 @@ class SortedIds {
   Tensor find(const Tensor& ids, ThreadPool* pool) const;
 
   int64_t size() const { return sorted_.numel(); }
+  const Tensor& ids() const { return sorted_; }
 
   // Bytes of the index.
   int64_t index_bytes() const;

@@ -135,10 +135,12 @@ struct Taken {
   int64_t copied = 0, recent = 0;
 };
 
-// Their owners and rows become those of the copies.
+int num_blocks_of(const KeptCopies& copies) { return copies.recent == nullptr ? 0 : copies.recent->num_blocks(); }
+
+// Their owners and rows become those of the copies; counts those that are asked for, by owner.
 template <typename T>
 Taken take_copies(const KeptCopies& copies, int num_partitions, const std::vector<uint8_t>& asked, const T* ids,
-                  int64_t begin, int64_t end, int32_t* owners, int64_t* rows) {
+                  int64_t begin, int64_t end, int32_t* owners, int64_t* rows, int64_t* counts) {
   Taken taken;
   if (const SortedIds* const list = copies.ids; list != nullptr) {
     const int64_t* const copy_rows = copies.rows.defined() ? copies.rows.as<int64_t>() : nullptr;
@@ -150,26 +152,62 @@ Taken take_copies(const KeptCopies& copies, int num_partitions, const std::vecto
         });
   }
   if (const RecentIds* const recent = copies.recent; recent != nullptr) {
-    const auto block_rows = static_cast<uint32_t>(recent->block_rows());
     taken.recent = take_found(
         asked, ids, begin, end, owners, [&](auto... wanted) { recent->find(wanted...); },
         [&](int64_t i, int64_t slot) {
-          const uint32_t block = static_cast<uint32_t>(slot) / block_rows;
-          owners[i] = num_partitions + 1 + static_cast<int32_t>(block);
-          rows[i] = static_cast<uint32_t>(slot) - block * block_rows;
+          owners[i] = num_partitions + 1 + recent->block_of(slot);
+          rows[i] = recent->row_in(slot);
         });
+  }
+  for (int64_t i = begin; i < end; ++i) counts[owners[i]] += asked[owners[i]];
+  return taken;
+}
+
+// Owners and rows by a table that has all that is at hand, too; the book has those of what is asked for alone, which
+// `counts` has, by owner, in the end.
+template <typename T>
+Taken look_up(const RecentIds& table, const PartitionBook& book, const T* ids, int64_t begin, int64_t end,
+              int32_t* owners, int64_t* rows, int64_t* counts) {
+  constexpr int64_t kBlock = 256;
+  int64_t wanted[kBlock], missing[kBlock], missing_rows[kBlock];
+  int32_t missing_owners[kBlock];
+  const int32_t copies = book.num_partitions();
+  const auto num_ids = static_cast<uint64_t>(table.num_ids());
+  Taken taken;
+  for (int64_t first = begin; first < end; first += kBlock) {
+    const int64_t count = std::min(kBlock, end - first);
+    std::copy_n(ids + first, count, wanted);
+    bool is_known = true;
+    for (int64_t i = 0; i < count; ++i) is_known &= static_cast<uint64_t>(wanted[i]) < num_ids;
+    int32_t* const of = owners + first;
+    if (!is_known) book.locate(ids + first, count, of, rows + first, first);  // which says which is not
+    table.locate(wanted, count, of, rows + first);
+    for (int64_t i = 0; i < count; ++i) taken.copied += of[i] == copies;
+    for (int64_t i = 0; i < count; ++i) taken.recent += of[i] > copies;
+    int64_t num_missing = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      missing[num_missing] = i;
+      num_missing += of[i] < 0;
+    }
+    if (num_missing == 0) continue;
+    for (int64_t k = 0; k < num_missing; ++k) wanted[k] = wanted[missing[k]];  // whose place is not below k
+    book.locate(wanted, num_missing, missing_owners, missing_rows, 0);
+    for (int64_t k = 0; k < num_missing; ++k) {
+      of[missing[k]] = missing_owners[k];
+      ++counts[missing_owners[k]];
+    }
   }
   return taken;
 }
 
 // As split_many(), of the ids whose owners are asked; the others stay where they are.
 //
-// locate(begin, end, owners, rows) fills in `owners`, where these are not known yet, and the rows of those at hand.
+// locate(asked, begin, end, owners, rows, counts) fills in `owners`, where these are not known yet, and the rows of
+// those at hand and of copies; counts those that are asked for, by owner.
 template <typename T, typename Locate>
 LocatedRows locate_many(const T* ids, int64_t n, Tensor known_owners, const std::vector<bool>& is_asked,
-                        ThreadPool* pool, const KeptCopies& copies, Locate&& locate) {
+                        ThreadPool* pool, int num_blocks, Locate&& locate) {
   const int num_partitions = static_cast<int>(is_asked.size());
-  const int num_blocks = copies.recent == nullptr ? 0 : copies.recent->num_blocks();
   const int num_places = num_partitions + 1 + num_blocks;  // behind the partitions are the copies
   LocatedRows out;
   out.owners = std::move(known_owners);
@@ -184,10 +222,7 @@ LocatedRows locate_many(const T* ids, int64_t n, Tensor known_owners, const std:
   std::vector<int64_t> histograms(static_cast<size_t>(chunks.num_chunks * num_places), 0);
   std::vector<Taken> taken(static_cast<size_t>(chunks.num_chunks));
   chunks.run([&](int64_t chunk, int64_t begin, int64_t end) {
-    locate(begin, end, owners, rows);
-    taken[static_cast<size_t>(chunk)] = take_copies(copies, num_partitions, asked, ids, begin, end, owners, rows);
-    int64_t* histogram = histograms.data() + chunk * num_places;
-    for (int64_t i = begin; i < end; ++i) histogram[owners[i]] += asked[owners[i]];
+    taken[static_cast<size_t>(chunk)] = locate(asked, begin, end, owners, rows, histograms.data() + chunk * num_places);
   });
   std::vector<int64_t> bounds(static_cast<size_t>(num_places + 1));
   place_buckets(histograms, chunks.num_chunks, num_places, bounds.data());
@@ -434,11 +469,16 @@ LocatedRows locate_rows(const Tensor& ids, const PartitionBook& book, const std:
     throw InvalidArgument(
         message("recent: expected rows of ", book.num_ids(), " ids, as the book has, got ", copies.recent->num_ids()));
   return dispatch_index(ids.dtype, "ids", [&](auto type) {
-    const auto* asked = ids.as<decltype(type)>();
+    const auto* wanted = ids.as<decltype(type)>();
     const int64_t n = ids.numel();
-    return locate_many(asked, n, empty({n}, kInt32), is_asked, pool, copies,
-                       [&](int64_t begin, int64_t end, int32_t* owners, int64_t* rows) {
-                         book.locate(asked + begin, end - begin, owners + begin, rows + begin, begin);
+    const int num_partitions = book.num_partitions();
+    return locate_many(wanted, n, empty({n}, kInt32), is_asked, pool, num_blocks_of(copies),
+                       [&](const std::vector<uint8_t>& asked, int64_t begin, int64_t end, int32_t* owners,
+                           int64_t* rows, int64_t* counts) {
+                         if (copies.recent != nullptr && copies.recent->has_fixed())
+                           return look_up(*copies.recent, book, wanted, begin, end, owners, rows, counts);
+                         book.locate(wanted + begin, end - begin, owners + begin, rows + begin, begin);
+                         return take_copies(copies, num_partitions, asked, wanted, begin, end, owners, rows, counts);
                        });
   });
 }
@@ -452,18 +492,20 @@ LocatedRows locate_owned(const Tensor& owners, const Tensor& ids, const std::vec
   for (const SortedIds* list : at_hand) is_asked.push_back(list == nullptr);
   return dispatch_index(ids.dtype, "ids", [&](auto type) {
     const auto* wanted = ids.as<decltype(type)>();
-    const auto locate = [&](int64_t begin, int64_t end, const int32_t* known, int64_t* rows) {
+    const auto locate = [&](const std::vector<uint8_t>& asked, int64_t begin, int64_t end, int32_t* known,
+                            int64_t* rows, int64_t* counts) {
       for (int64_t i = begin; i < end; ++i)
         if (known[i] < 0 || known[i] >= num_partitions)
           throw UnknownId(message("owners[", i, "]: expected 0 <= owner < ", num_partitions, ", got ", known[i]));
       for (int32_t p = 0; p < num_partitions; ++p)
         if (at_hand[static_cast<size_t>(p)] != nullptr)
           find_owned(*at_hand[static_cast<size_t>(p)], p, wanted, known, begin, end, rows);
+      return take_copies(copies, num_partitions, asked, wanted, begin, end, known, rows, counts);
     };
     if (copies.recent != nullptr) throw InvalidArgument("recent: expected none of rows that lie with their edges");
     Tensor places = copies.ids == nullptr ? owners : empty({ids.numel()}, kInt32);
     if (copies.ids != nullptr) std::copy_n(owners.as<int32_t>(), ids.numel(), places.as<int32_t>());
-    return locate_many(wanted, ids.numel(), std::move(places), is_asked, pool, copies, locate);
+    return locate_many(wanted, ids.numel(), std::move(places), is_asked, pool, num_blocks_of(copies), locate);
   });
 }
 

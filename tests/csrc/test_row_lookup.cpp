@@ -23,6 +23,7 @@ using exchange::RowLookup;
 using exchange::RowPlan;
 using exchange::RowsExchange;
 using exchange::RowsQuery;
+using Book = std::shared_ptr<const PartitionBook>;
 using Stores = std::vector<std::shared_ptr<RowStore>>;
 using Wanted = std::vector<std::vector<RowLookup::Wanted>>;
 
@@ -51,11 +52,14 @@ std::shared_ptr<RowStore> store_of(Tensor rows) {
   return std::make_shared<RowStore>(make_row_store({std::move(rows)}));
 }
 
-std::shared_ptr<RowPlan> make_plan(std::shared_ptr<RecentRows> recent, bool repeats = false) {
+const std::vector<bool> kIsAsked{false, true, true};
+
+Book make_book() { return PartitionBook::permuted(kIds, kPartitions, 5); }
+
+std::shared_ptr<RowPlan> make_plan(std::shared_ptr<RecentRows> recent, bool repeats = false, Book book = make_book()) {
   auto plan = std::make_shared<RowPlan>();
-  auto book = PartitionBook::permuted(kIds, kPartitions, 5);
   plan->groups.push_back({{"features", "labels"}, std::move(book), nullptr, {}, std::move(recent), 0});
-  plan->is_asked = {false, true, true};
+  plan->is_asked = kIsAsked;
   plan->repeats = repeats;
   check_plan(*plan);
   return plan;
@@ -147,6 +151,68 @@ TEST("row lookup: rows that were kept are not asked for, and those that were fou
   CHECK_THROWS(InvalidArgument, RowsExchange(plan, wanted_of(1, 100, 50), pool).rows()->keep());  // nobody has answered
   recent->forget();
   for (const auto& [rows, wanted] : found) check_rows_of(*rows, held, wanted);
+}
+
+TEST("row lookup: rows at hand, copies and rows that were kept are found by one table, as one by one") {
+  const auto pool = std::make_shared<ThreadPool>(1);
+  const Book book = make_book();
+  // Copies of every third id, also of those at hand, whose rows are read where they are; they lie in another order.
+  std::vector<int64_t> copied;
+  for (int64_t id = 1; id < kIds; id += 3) copied.push_back(id);
+  const auto num_copies = static_cast<int64_t>(copied.size());
+  std::vector<int64_t> rows(copied.size()), by_row(copied.size());
+  for (int64_t i = 0; i < num_copies; ++i) rows[i] = (7 * i + 3) % num_copies, by_row[rows[i]] = copied[i];
+  const auto listed = std::make_shared<SortedIds>(ids(copied), nullptr, true);
+  std::vector<std::shared_ptr<RecentRows>> recent;
+  std::vector<std::shared_ptr<RowPlan>> plans;
+  for (const bool by_one_table : {false, true}) {
+    recent.push_back(std::make_shared<RecentRows>(kStores, kIds, 100, 4));
+    if (by_one_table) recent.back()->find_also({book, kIsAsked, listed, ids(rows)});
+    CHECK_EQUAL(recent.back()->at_hand() != nullptr, by_one_table);
+    auto plan = make_plan(nullptr, false, book);
+    plan->groups[0].copied = listed;
+    plan->groups[0].copy_rows = ids(rows);
+    plan->groups[0].recent = recent.back();
+    check_plan(*plan);
+    plans.push_back(std::move(plan));
+  }
+  std::vector<Stores> held = held_rows(*plans[0]);
+  for (size_t store = 0; store < kStores; ++store) held[store][kPartitions] = store_of(rows_of(ids(by_row), store));
+  RowLookup::Counts sums;
+  for (uint64_t round = 0; round < 60; ++round) {
+    const Wanted wanted = wanted_of(1 + round % 3, 100, round % 9);
+    if (round == 40) {
+      for (const auto& kept : recent) kept->forget();
+    }
+    std::vector<std::unique_ptr<RowsExchange>> exchanges;
+    for (const auto& plan : plans) {
+      exchanges.push_back(std::make_unique<RowsExchange>(plan, wanted, pool));
+      take_all(*exchanges.back());
+      check_rows_of(*exchanges.back()->rows(), held, wanted);
+      exchanges.back()->rows()->keep();
+    }
+    for (size_t batch = 0; batch < wanted.size(); ++batch) {
+      if (!wanted[batch][0].ids.defined()) continue;
+      const RowLookup& one = *exchanges[0]->rows();
+      const RowLookup& other = *exchanges[1]->rows();
+      CHECK(same(one.located(batch, 0).owners, other.located(batch, 0).owners));
+      CHECK(same(one.located(batch, 0).rows, other.located(batch, 0).rows));
+      const RowLookup::Counts counts = one.counts(batch, 0), others = other.counts(batch, 0);
+      CHECK(counts.copied == others.copied && counts.recent == others.recent && counts.asked == others.asked);
+      sums.copied += counts.copied, sums.recent += counts.recent, sums.asked += counts.asked;
+    }
+  }
+  CHECK(sums.copied > 500 && sums.recent > 500 && sums.asked > 500);
+  CHECK_THROWS(UnknownId, RowsExchange(plans[1], {{{ids({1, 2, kIds}), std::nullopt}}}, pool));
+  CHECK_THROWS(UnknownId, RowsExchange(plans[1], {{{ids({-1}), std::nullopt}}}, pool));
+  plans[1]->groups[0].copied = nullptr;
+  CHECK_THROWS(InvalidArgument, check_plan(*plans[1]));
+  CHECK_THROWS(InvalidArgument, recent[0]->find_also({make_book(), {true, false}, nullptr, {}}));
+  CHECK_THROWS(InvalidArgument, recent[0]->find_also({PartitionBook::permuted(kIds - 1, 3, 5), kIsAsked, nullptr, {}}));
+  CHECK_THROWS(InvalidArgument, recent[0]->find_also({book, kIsAsked, listed, ids({1})}));
+  RecentRows hashed(kStores, kIds, 1, 1);  // no table of all ids
+  hashed.find_also({book, kIsAsked, listed, ids(rows)});
+  CHECK(hashed.at_hand() == nullptr);
 }
 
 TEST("row lookup: threads may look up, keep and forget at once") {

@@ -142,6 +142,9 @@ class FeatureCollector:
 
         self._plans.clear()
         self._recent = keep_of(group_stores(stores & self._books.keys(), alike, describe, self._stores), nbytes)
+        for recent in {id(recent): recent for recent in self._recent.values()}.values():
+            first = recent.stores[0]
+            recent.native.find_also(self._books[first], self._is_asked, *_native(self._copies_of(first)))
 
     def places_in(self, subgraph: Subgraph, wanted: Wanted) -> dict[str, Places]:
         """For stores of edge features that lie with their edges, the places of a batch's edges (``wanted``).
