@@ -95,7 +95,7 @@ def compare(dataset: DistDataset | None, options: Any, typed: bool) -> None:
             del batch, wanted
 
 
-@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("typed", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_workers_in_this_process_and_beside_it(tmp_path: Path, typed: bool) -> None:
     dataset = load(make_directory(tmp_path, typed, 1))
     dataset.limit_feature_memory(MEMORY)
@@ -121,8 +121,15 @@ def serve(rank: int, directory: str, port: int, in_place: bool) -> int:
     return sum(each.disk_tier.counts["bytes"] for each in dataset.features_in_use() if each.disk_tier is not None)
 
 
-@pytest.mark.parametrize("typed", [False, True])
-@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(
+    ("typed", "in_place"),
+    [
+        (False, True),
+        (True, False),
+        pytest.param(False, False, marks=pytest.mark.thorough),
+        pytest.param(True, True, marks=pytest.mark.thorough),
+    ],
+)
 def test_servers(tmp_path: Path, typed: bool, in_place: bool) -> None:
     """Peers read each other's partitions from the same files, or ask for rows, which are then read by who is asked."""
     directory = str(make_directory(tmp_path, typed, 2))

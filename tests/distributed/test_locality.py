@@ -172,7 +172,7 @@ def test_servers_that_own_nothing_of_a_batch_make_it_all_the_same(job: Job, whol
             same_batches(list(loader), expected)
 
 
-@pytest.mark.parametrize("num_trainers", [1, 2, 3, 5])
+@pytest.mark.parametrize("num_trainers", [1, 2, 3, pytest.param(5, marks=pytest.mark.thorough)])
 def test_any_number_of_trainers_and_modes(job: Job, whole: Path, num_trainers: int) -> None:
     """A trainer's shard is what it is without locality: every so many-th batch, whoever makes it."""
     expected = [open_local(whole).batch(0, index) for index in range(len(open_local(whole)))]

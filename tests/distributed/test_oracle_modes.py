@@ -238,9 +238,14 @@ def servers() -> Iterator[Servers]:
         assert_nothing_left(*(process.pid for process in processes))
 
 
-@pytest.mark.parametrize("name", sorted(GRAPHS))
 @pytest.mark.parametrize(
-    ("num_servers", "in_place"), [(1, False), (2, False), (2, True), (3, False), (3, True)], ids=str
+    ("num_servers", "in_place", "name"),
+    [
+        # Each of the ways with one of the graphs; with the other where there is time.
+        pytest.param(*way, name, marks=() if (number + place) % 2 else pytest.mark.thorough)
+        for number, way in enumerate([(1, False), (2, False), (2, True), (3, False), (3, True)])
+        for place, name in enumerate(sorted(GRAPHS))
+    ],
 )
 def test_servers_make_the_batches_of_one_process(
     directory: MakeDirectory, servers: Servers, name: str, num_servers: int, in_place: bool

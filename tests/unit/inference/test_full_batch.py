@@ -102,6 +102,7 @@ def test_homogeneous(name: str, weighted: bool) -> None:
         assert torch.equal(found[1], found[0])
 
 
+@pytest.mark.thorough  # the next one has weights, too
 def test_typed() -> None:
     data = debian()
     layers = typed_layers(data)

@@ -49,6 +49,7 @@ TYPED = typed_graph(130, 70, 900, 2)
 SIZES = ((100_000, 1), (64, 2), (7, 1), (1, 1))
 CLOSE = 1e-5
 
+VARIANTS = ("gcn improved", "gcn, no loops", "sage, elu", "gin, norm")  # of those that are always tested
 MODELS: dict[str, tuple[type[BasicGNN], dict[str, Any]]] = {
     "sage": (GraphSAGE, {}),
     "sage max, norm, lin": (GraphSAGE, {"aggr": "max", "norm": "BatchNorm", "jk": "last"}),
@@ -94,7 +95,10 @@ def test_learned_rows_follow_features(tmp_path: Path) -> None:
         infer(model, dataset, tmp_path / "out", options=again, embeddings=embedding)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.thorough if name in VARIANTS else ()) for name in MODELS],
+)
 def test_basic_models(name: str) -> None:
     model = basic(MODELS[name][0], **MODELS[name][1])
     data = pyg_of(GRAPH)
@@ -107,7 +111,15 @@ def test_basic_models(name: str) -> None:
     assert torch.equal(infer(model, data, options=options(50, 2)).rows(), found[0])
 
 
-@pytest.mark.parametrize("chosen", [{}, {"improved": True}, {"add_self_loops": False}, {"normalize": False}])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {},
+        pytest.param({"improved": True}, marks=pytest.mark.thorough),
+        {"add_self_loops": False},
+        pytest.param({"normalize": False}, marks=pytest.mark.thorough),
+    ],
+)
 def test_degrees_with_weights(chosen: dict[str, Any]) -> None:
     graph = with_weights(GRAPH, 3, some_zero=True)
     model, data = basic(GCN, **chosen), pyg_of(graph)

@@ -40,7 +40,7 @@ class Counting(torch.nn.Module):
         return self.conv(x, edge_index)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("num_threads", [pytest.param(1, marks=pytest.mark.thorough), 2])
 @pytest.mark.parametrize(
     ("model", "graph"),
     [

@@ -140,7 +140,13 @@ def test_each_order_of_few_inputs_is_equally_likely(n: int) -> None:
     assert stats.chisquare(counts).pvalue > ALPHA
 
 
-@pytest.mark.parametrize("n", [*range(5, 41), SMALL + 1, 2048])
+@pytest.mark.parametrize(
+    "n",
+    [
+        pytest.param(n, marks=pytest.mark.thorough if 8 < n < 40 and n % 4 else ())
+        for n in (*range(5, 41), SMALL + 1, 2048)
+    ],
+)
 def test_pairs_of_places_hold_each_pair_of_inputs_equally_often(n: int) -> None:
     """The first two, the last two, and the ends. Of many inputs, in which of 20 parts they lie."""
     trials = 25_000 if n <= 40 else 10_000
