@@ -17,13 +17,20 @@ RecentRows::RecentRows(size_t num_stores, int64_t num_ids, int64_t block_rows, i
 }
 
 void RecentRows::find_also(AtHand at_hand) {
+  if (at_hand.book == nullptr) throw InvalidArgument("book: expected the one that rows are looked up with, got none");
   const PartitionBook& book = *at_hand.book;
   const int32_t num_partitions = book.num_partitions();
   if (book.num_ids() != ids_.num_ids() || static_cast<int32_t>(at_hand.is_asked.size()) != num_partitions)
     throw InvalidArgument(message("book: expected one of ", ids_.num_ids(), " ids, got ", book.num_ids(), " of ",
                                   num_partitions, " partitions, ", at_hand.is_asked.size(), " of which are described"));
-  if (at_hand.copied != nullptr && at_hand.copy_rows.defined())
-    check_vector(at_hand.copy_rows, kInt64, at_hand.copied->size(), "copy_rows");
+  if (at_hand.copied != nullptr && at_hand.copy_rows.defined()) {
+    const int64_t count = at_hand.copied->size();
+    check_vector(at_hand.copy_rows, kInt64, count, "copy_rows");
+    const auto* const rows = at_hand.copy_rows.as<int64_t>();
+    for (int64_t i = 0; i < count; ++i)
+      if (rows[i] < 0 || rows[i] >= count)
+        throw InvalidArgument(message("copy_rows[", i, "]=", rows[i], ": expected 0 <= row < ", count));
+  }
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   // As LocatedRows has it, copies are behind the partitions, and blocks behind those.
   std::vector<RecentIds::Fixed> fixed{{num_partitions, at_hand.copied == nullptr ? 0 : at_hand.copied->size()}};
@@ -67,7 +74,7 @@ void RecentRows::find_also(AtHand at_hand) {
       places[of].clear();
     }
   }
-  at_hand.copy_rows = {};  // it may be Python's
+  at_hand.copy_rows.owner = nullptr;  // it may be Python's, and is not read any more
   at_hand_ = std::move(at_hand);
 }
 

@@ -32,10 +32,11 @@ class RecentRows {
     Tensor copy_rows;                         // int64, the row of each of them; undefined: rows are in their order
   };
   // Look-ups find that by the same table, where it has every id: one look-up for each id, and the book is read for
-  // those alone that have to be asked for. Once, before anything is kept. Throws InvalidArgument where the book, or the
-  // rows of copies, have other ids.
+  // those alone that have to be asked for. Copies of ids that the book has not are not looked up by anybody. Throws
+  // InvalidArgument where the book has another number of ids, or rows of copies are not among them, and once something
+  // was kept or found so; nothing has changed then.
   void find_also(AtHand at_hand);
-  // Null where look-ups do not.
+  // Null where look-ups do not; of the rows of copies, only where they lay.
   const AtHand* at_hand() const { return at_hand_.has_value() ? &*at_hand_ : nullptr; }
 
   size_t num_stores() const { return blocks_.size(); }

@@ -28,8 +28,8 @@ void check_plan(const RowPlan& plan) {
       throw InvalidArgument(message("recent: expected rows of ", group.stores.size(), " stores, got those of ",
                                     group.recent->num_stores()));
     const RecentRows::AtHand* const found = group.recent == nullptr ? nullptr : group.recent->at_hand();
-    if (found != nullptr &&
-        (found->book != group.book || found->copied != group.copied || found->is_asked != plan.is_asked))
+    if (found != nullptr && (found->book != group.book || found->copied != group.copied ||
+                             found->is_asked != plan.is_asked || found->copy_rows.data != group.copy_rows.data))
       throw InvalidArgument("recent: expected rows that are found with this book, these copies and who is asked");
     if (group.copied != nullptr && group.copy_rows.defined())
       check_vector(group.copy_rows, kInt64, group.copied->size(), "copy_rows");

@@ -28,7 +28,7 @@ RecentIds::RecentIds(int64_t num_ids, int64_t block_rows, int num_blocks)
   if (num_ids < 0) throw InvalidArgument(message("num_ids: expected at least 0, got ", num_ids));
   if (block_rows < 1) throw InvalidArgument(message("block_rows: expected at least 1, got ", block_rows));
   if (num_blocks < 1 || block_rows > row_mask())
-    throw InvalidArgument(message("num_blocks: expected at least 1, and fewer than 2^31 rows in all of them, got ",
+    throw InvalidArgument(message("num_blocks: expected at least 1, of at most ", row_mask(), " rows each, got ",
                                   num_blocks, " of ", block_rows));
   is_dense_ = num_ids <= kHashedIds * block_rows * num_blocks;
   if (is_dense_) dense_.assign(static_cast<size_t>(num_ids), -1);
@@ -55,7 +55,7 @@ void RecentIds::set_slot(int64_t id, int32_t slot) {
 }
 
 bool RecentIds::add_fixed(const std::vector<Fixed>& fixed, int32_t block_owner) {
-  if (has_fixed()) throw InvalidArgument("add_fixed: expected a table without fixed ids");
+  if (has_fixed() || round_ > 0) throw InvalidArgument("add_fixed: expected a table that has no places yet");
   const int bits = row_bits(blocks_.size() + fixed.size());
   int64_t most_rows = block_rows_;
   for (const Fixed& each : fixed) most_rows = std::max(most_rows, each.num_rows);
@@ -70,8 +70,7 @@ bool RecentIds::add_fixed(const std::vector<Fixed>& fixed, int32_t block_owner) 
 void RecentIds::fix(size_t which, const int64_t* ids, const int64_t* rows, int64_t count) {
   const int64_t first = static_cast<int64_t>(blocks_.size() + which) << row_bits_;
   for (int64_t i = 0; i < count; ++i) {
-    if (ids[i] < 0 || ids[i] >= num_ids_)
-      throw InvalidArgument(message("ids[", i, "]=", ids[i], ": expected 0 <= id < ", num_ids_));
+    if (ids[i] < 0 || ids[i] >= num_ids_) continue;
     dense_[static_cast<size_t>(ids[i])] = static_cast<int32_t>(first + rows[i]);
   }
 }

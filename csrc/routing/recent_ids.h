@@ -49,9 +49,11 @@ class RecentIds {
     int64_t num_rows;
   };
   // Makes places for them. The blocks have `block_owner` and the owners that follow. False, with nothing changed, where
-  // this is no table of all ids, or has too many rows in a block or of an owner. Once, before anything is kept.
+  // this is no table of all ids, or has too many rows in a block or of an owner. Throws InvalidArgument once it has
+  // places.
   bool add_fixed(const std::vector<Fixed>& fixed, int32_t block_owner);
-  // ids[i] has row rows[i] of one of them: it is found, and never kept. What is fixed later takes precedence.
+  // ids[i] has row rows[i] of one of them, which is in [0, num_rows): it is found, and never kept. What is fixed later
+  // takes precedence; ids outside [0, num_ids) are passed over.
   void fix(size_t which, const int64_t* ids, const int64_t* rows, int64_t count);
   bool has_fixed() const { return !owners_.empty(); }
   // Where there are fixed ids: whose row an id has, -1 where it has no place, and which.

@@ -156,6 +156,7 @@ class DistDataset(Dataset):
         self.graph_caching = graph_caching
         self.node_pb, self.edge_pb = node_pb, edge_pb
         self._node_feat_pb, self._edge_feat_pb = node_feat_pb, edge_feat_pb
+        self._books_are_shared = False
         self._caches: dict[str, CachedRows] = {}
         self._cached_graphs: tuple[DistDataset, ...] = ()
         self._cached_from: Any = None  # of what they were made, if not of a directory
@@ -287,6 +288,7 @@ class DistDataset(Dataset):
         self.node_pb, self.edge_pb = bare(node_books), bare(edge_books)
         is_own = any(feature_books[key] is not book for key, book in node_books.items())
         self._node_feat_pb, self._edge_feat_pb = bare(feature_books) if is_own else None, None
+        self._books_are_shared = True
 
     def init_graph(self, *args: Any, node_times: Any = None, **kwargs: Any) -> None:
         """See ``Dataset.init_graph``; ``node_times`` are those of all nodes, ``node_pb`` comes first then."""
@@ -315,6 +317,7 @@ class DistDataset(Dataset):
             self.edge_pb,
             self._node_feat_pb,
             self._edge_feat_pb,
+            self._books_are_shared,
         )
 
     def _held(self) -> HeldPartition:

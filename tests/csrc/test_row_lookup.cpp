@@ -162,16 +162,17 @@ TEST("row lookup: rows at hand, copies and rows that were kept are found by one 
   const auto num_copies = static_cast<int64_t>(copied.size());
   std::vector<int64_t> rows(copied.size()), by_row(copied.size());
   for (int64_t i = 0; i < num_copies; ++i) rows[i] = (7 * i + 3) % num_copies, by_row[rows[i]] = copied[i];
+  const Tensor copy_rows = ids(rows);
   const auto listed = std::make_shared<SortedIds>(ids(copied), nullptr, true);
   std::vector<std::shared_ptr<RecentRows>> recent;
   std::vector<std::shared_ptr<RowPlan>> plans;
   for (const bool by_one_table : {false, true}) {
     recent.push_back(std::make_shared<RecentRows>(kStores, kIds, 100, 4));
-    if (by_one_table) recent.back()->find_also({book, kIsAsked, listed, ids(rows)});
+    if (by_one_table) recent.back()->find_also({book, kIsAsked, listed, copy_rows});
     CHECK_EQUAL(recent.back()->at_hand() != nullptr, by_one_table);
     auto plan = make_plan(nullptr, false, book);
     plan->groups[0].copied = listed;
-    plan->groups[0].copy_rows = ids(rows);
+    plan->groups[0].copy_rows = copy_rows;
     plan->groups[0].recent = recent.back();
     check_plan(*plan);
     plans.push_back(std::move(plan));
@@ -205,13 +206,27 @@ TEST("row lookup: rows at hand, copies and rows that were kept are found by one 
   CHECK(sums.copied > 500 && sums.recent > 500 && sums.asked > 500);
   CHECK_THROWS(UnknownId, RowsExchange(plans[1], {{{ids({1, 2, kIds}), std::nullopt}}}, pool));
   CHECK_THROWS(UnknownId, RowsExchange(plans[1], {{{ids({-1}), std::nullopt}}}, pool));
+  plans[1]->groups[0].copy_rows = ids(rows);
+  CHECK_THROWS(InvalidArgument, check_plan(*plans[1]));  // others, perhaps
+  plans[1]->groups[0].copy_rows = copy_rows;
   plans[1]->groups[0].copied = nullptr;
   CHECK_THROWS(InvalidArgument, check_plan(*plans[1]));
   CHECK_THROWS(InvalidArgument, recent[0]->find_also({make_book(), {true, false}, nullptr, {}}));
   CHECK_THROWS(InvalidArgument, recent[0]->find_also({PartitionBook::permuted(kIds - 1, 3, 5), kIsAsked, nullptr, {}}));
   CHECK_THROWS(InvalidArgument, recent[0]->find_also({book, kIsAsked, listed, ids({1})}));
+  CHECK_THROWS(InvalidArgument, recent[0]->find_also({book, kIsAsked, listed, copy_rows}));  // rows were kept
+  CHECK_THROWS(InvalidArgument, RecentRows(kStores, kIds, 100, 4).find_also({nullptr, kIsAsked, nullptr, {}}));
+  const auto two = std::make_shared<SortedIds>(ids({kIds - 1, kIds + 7}), nullptr);  // nobody looks up the second
+  for (const int64_t wrong : {int64_t{-1}, int64_t{2}, int64_t{1} << 27, int64_t{1} << 40}) {
+    RecentRows table(kStores, kIds, 100, 4);
+    CHECK_THROWS(InvalidArgument, table.find_also({book, kIsAsked, two, ids({0, wrong})}));
+    CHECK(table.at_hand() == nullptr);
+    table.find_also({book, kIsAsked, two, ids({0, 1})});
+    CHECK(table.at_hand() != nullptr);
+    CHECK_THROWS(InvalidArgument, table.find_also({book, kIsAsked, two, ids({0, 1})}));
+  }
   RecentRows hashed(kStores, kIds, 1, 1);  // no table of all ids
-  hashed.find_also({book, kIsAsked, listed, ids(rows)});
+  hashed.find_also({book, kIsAsked, listed, copy_rows});
   CHECK(hashed.at_hand() == nullptr);
 }
 

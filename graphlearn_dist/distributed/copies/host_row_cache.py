@@ -80,7 +80,7 @@ class RowCacheStats:
         """The same for a monitoring system."""
         yield Metric("row_cache_bytes", "Copies of other partitions' rows.", self.nbytes, labels)
         yield Metric("row_cache_hits_total", "Looked-up rows of others that were copied.", self.hits, labels)
-        yield Metric("row_cache_misses_total", "Looked-up rows of others that were asked for.", self.misses, labels)
+        yield Metric("row_cache_misses_total", "Looked-up rows of others that were not copied.", self.misses, labels)
         yield Metric("row_cache_saved_bytes_total", "Bytes that others did not have to send.", self.bytes_saved, labels)
 
 

@@ -49,6 +49,7 @@ class GivenPartition:
     edge_pb: Any
     node_feat_pb: Any
     edge_feat_pb: Any
+    books_are_shared: bool  # they are those of all partitions, and none is this one's own view
 
     def is_same(self, other: GivenPartition) -> bool:
         """Whether the same objects were given."""
@@ -157,7 +158,7 @@ class PartitionHolder:
         self._hold_graphs(held)
         for key, view in node_views.items():
             _check_book_type("node_feat_pb", key, held.node_books, "node")
-            book, cached = self._split("node", key, view, held.node_books[key], given.partition_idx)
+            book, cached = self._split("node", key, view, held.node_books[key], given)
             held.node_feature_books[key] = book
             self._hold_rows(held.node_features, held.node_caches, ("node_features", key), book, cached, given)
         edge_views = {**edge_pbs, **self._books("edge_feat_pb", given.edge_feat_pb, given)}
@@ -200,21 +201,21 @@ class PartitionHolder:
     # --- features ----------------------------------------------------------------------------------------------
 
     def _split(
-        self, kind: str, key: Any, view: PartitionBook, book: PartitionBook, own: int
+        self, kind: str, key: Any, view: PartitionBook, book: PartitionBook, given: GivenPartition
     ) -> tuple[PartitionBook, torch.Tensor | None]:
         """The book of features that all partitions share, and the ids of others whose rows this one keeps too."""
-        if view is book:
-            return book, None
+        if view is book or given.books_are_shared:
+            return view, None
         name = label_of(f"{kind}_feat_pb", key)
         found: tuple[PartitionBook, torch.Tensor | None]
-        found = self._once(("split", kind, key), common_book, view, book, own, name)
+        found = self._once(("split", kind, key), common_book, view, book, given.partition_idx, name)
         return found
 
     def _edge_book(
         self, held: HeldPartition, key: Any, books: Mapping[Any, PartitionBook], views: Mapping[Any, PartitionBook]
     ) -> tuple[PartitionBook, torch.Tensor | None]:
         if key in views:
-            return self._split("edge", key, views[key], books.get(key, views[key]), held.given.partition_idx)
+            return self._split("edge", key, views[key], books.get(key, views[key]), held.given)
         given, topology = held.given, held.graphs[key].topo
         place = "edge_book", key
         return self._once(place, _edges_at_hand, topology, given.num_partitions, given.partition_idx), None
