@@ -40,39 +40,24 @@ void RecentRows::find_also(AtHand at_hand) {
     which[static_cast<size_t>(partition)] = fixed.size();
     fixed.push_back({partition, book.size(partition)});
   }
-  if (!ids_.add_fixed(fixed, num_partitions + 1)) return;
   constexpr int64_t kBlock = 4096;
   std::vector<int64_t> ids(kBlock), rows(kBlock);
   std::vector<int32_t> owners(kBlock);
+  if (!ids_.add_fixed(fixed, num_partitions + 1)) return;  // what follows fails no more
   if (at_hand.copied != nullptr) {
     const Tensor& listed = at_hand.copied->ids();
     const int64_t* const given = at_hand.copy_rows.defined() ? at_hand.copy_rows.as<int64_t>() : nullptr;
     dispatch_index(listed.dtype, "copied", [&](auto type) {
-      for (int64_t begin = 0; begin < listed.numel(); begin += kBlock) {
-        const int64_t count = std::min(kBlock, listed.numel() - begin);
-        std::copy_n(listed.as<decltype(type)>() + begin, count, ids.begin());
-        std::iota(rows.begin(), rows.begin() + count, begin);
-        if (given != nullptr) std::copy_n(given + begin, count, rows.begin());
-        ids_.fix(0, ids.data(), rows.data(), count);
-      }
+      const auto* const copied = listed.as<decltype(type)>();
+      for (int64_t i = 0; i < listed.numel(); ++i) ids_.fix(0, copied[i], given == nullptr ? i : given[i]);
     });
   }
-  std::vector<std::vector<int64_t>> held(fixed.size()), places(fixed.size());  // of a block, by `fixed`
   for (int64_t begin = 0; begin < book.num_ids(); begin += kBlock) {
-    const int64_t count = std::min(kBlock, book.num_ids() - begin);
-    std::iota(ids.begin(), ids.begin() + count, begin);
-    book.locate(ids.data(), count, owners.data(), rows.data(), begin);
-    for (int64_t i = 0; i < count; ++i) {
-      const size_t of = which[static_cast<size_t>(owners[static_cast<size_t>(i)])];
-      if (of == 0) continue;
-      held[of].push_back(ids[static_cast<size_t>(i)]);
-      places[of].push_back(rows[static_cast<size_t>(i)]);
-    }
-    for (size_t of = 1; of < fixed.size(); ++of) {
-      ids_.fix(of, held[of].data(), places[of].data(), static_cast<int64_t>(held[of].size()));
-      held[of].clear();
-      places[of].clear();
-    }
+    const auto count = static_cast<size_t>(std::min(kBlock, book.num_ids() - begin));
+    std::iota(ids.begin(), ids.begin() + static_cast<int64_t>(count), begin);
+    book.locate(ids.data(), static_cast<int64_t>(count), owners.data(), rows.data(), begin);
+    for (size_t i = 0; i < count; ++i)
+      if (const size_t of = which[static_cast<size_t>(owners[i])]; of > 0) ids_.fix(of, ids[i], rows[i]);
   }
   at_hand.copy_rows.owner = nullptr;  // it may be Python's, and is not read any more
   at_hand_ = std::move(at_hand);

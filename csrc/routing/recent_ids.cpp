@@ -67,12 +67,10 @@ bool RecentIds::add_fixed(const std::vector<Fixed>& fixed, int32_t block_owner) 
   return true;
 }
 
-void RecentIds::fix(size_t which, const int64_t* ids, const int64_t* rows, int64_t count) {
-  const int64_t first = static_cast<int64_t>(blocks_.size() + which) << row_bits_;
-  for (int64_t i = 0; i < count; ++i) {
-    if (ids[i] < 0 || ids[i] >= num_ids_) continue;
-    dense_[static_cast<size_t>(ids[i])] = static_cast<int32_t>(first + rows[i]);
-  }
+void RecentIds::fix(size_t which, int64_t id, int64_t row) noexcept {
+  if (id < 0 || id >= num_ids_) return;
+  dense_[static_cast<size_t>(id)] =
+      static_cast<int32_t>((static_cast<int64_t>(blocks_.size() + which) << row_bits_) + row);
 }
 
 void RecentIds::locate(const int64_t* ids, int64_t count, int32_t* owners, int64_t* rows) const {

@@ -52,9 +52,9 @@ class RecentIds {
   // this is no table of all ids, or has too many rows in a block or of an owner. Throws InvalidArgument once it has
   // places.
   bool add_fixed(const std::vector<Fixed>& fixed, int32_t block_owner);
-  // ids[i] has row rows[i] of one of them, which is in [0, num_rows): it is found, and never kept. What is fixed later
-  // takes precedence; ids outside [0, num_ids) are passed over.
-  void fix(size_t which, const int64_t* ids, const int64_t* rows, int64_t count);
+  // An id has a row of one of them, which is in [0, num_rows): it is found, and never kept. What is fixed later takes
+  // precedence; an id outside [0, num_ids) is passed over.
+  void fix(size_t which, int64_t id, int64_t row) noexcept;
   bool has_fixed() const { return !owners_.empty(); }
   // Where there are fixed ids: whose row an id has, -1 where it has no place, and which.
   void locate(const int64_t* ids, int64_t count, int32_t* owners, int64_t* rows) const;

@@ -44,10 +44,6 @@ class TurnQueue:
             self._queues[owner] = own
         return work
 
-    def clear(self) -> None:
-        """Forgets all of it."""
-        self._queues.clear()
-
 
 class WorkerThreads:
     """Daemon threads that run what they are given, by turns of those who gave it, and in order for each of them.
@@ -69,8 +65,8 @@ class WorkerThreads:
         self._work = TurnQueue()
         self._threads: list[threading.Thread] = []
         self._lock = threading.RLock()
-        # One for each piece of work, and for the end. `close` does nothing else: it may be called by the garbage
-        # collector, in the midst of anything that these threads do.
+        # One for each piece of work, and for the end. `close` takes no lock and changes no queue that others read: the
+        # garbage collector may call it, in the midst of anything that these threads do.
         self._calls: SimpleQueue[None] = SimpleQueue()
         self._closed = False
 
@@ -126,18 +122,15 @@ class WorkerThreads:
         self.submit(work)
 
     def _next(self) -> Work | None:
-        work = None
-        while work is None:
+        while True:
             self._calls.get()
             with self._lock:
-                if self._closed:
-                    break
                 work = self._work.take()
-        else:
-            return work
-        self._work = TurnQueue()
-        self._calls.put(None)  # for the next thread
-        return None
+            if self._closed:
+                self._calls.put(None)  # for the next thread
+                return None
+            if work is not None:
+                return work
 
     def _run(self) -> None:
         if self._begin is not None:
@@ -153,6 +146,7 @@ class WorkerThreads:
         if not self._home.is_here:
             return
         self._closed = True
+        self._work = TurnQueue()  # what waits goes now, whatever the threads still do
         self._calls.put(None)
         current, deadline = threading.current_thread(), time.monotonic() + timeout_s
         for thread in list(self._threads):
