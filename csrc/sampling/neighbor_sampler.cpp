@@ -9,7 +9,7 @@
 namespace gld {
 namespace {
 
-constexpr int64_t kBlock = 4 * kBlockLanes;  // nodes picked together: their positions stay in the first-level cache
+constexpr int64_t kBlock = 4 * kBlockLanes;  // nodes counted together, and the fewest that are worth a thread
 
 template <typename Id, typename Index, typename Picker>
 struct OneHopKernel {
@@ -55,19 +55,27 @@ struct OneHopKernel {
     const Graph graph(HopPiece<Picker, Index>(csr, picker));
     const FrontierPicks<Graph, Id> picks{graph, key, candidates, ids, trees, end};
     const Index* indices = csr.indices.as<Index>();
-    std::vector<int64_t> positions;
-    for (int64_t block = begin; block < end; block += kBlock) {
-      const int64_t block_end = std::min(block + kBlock, end), first = offsets[block];
-      positions.resize(std::max<int64_t>(positions.size(), offsets[block_end] - first));
-      Places places{candidates, indices, positions.data()};
-      for (int64_t i = block; i < block_end; i += kBlockLanes)
-        picks.pick(i, std::min(i + kBlockLanes, block_end), places);
-      const int64_t picked_count = offsets[block_end] - first;
-      for (int64_t j = 0; j < picked_count; ++j) neighbors[first + j] = indices[positions[j]];
-      check_neighbors(neighbors + first, picked_count, csr.num_cols);
-      if (edges != nullptr)
-        for (int64_t j = 0; j < picked_count; ++j) edges[first + j] = edge_ids(positions[j]);
+    // What a block asks of memory has arrived when the next one is picked, and is read then.
+    std::vector<int64_t> positions, last_positions;
+    int64_t last = begin;  // where the last block begins
+    for (int64_t block = begin; block < end; block += kBlockLanes) {
+      const int64_t block_end = std::min(block + kBlockLanes, end);
+      positions.resize(std::max<int64_t>(positions.size(), offsets[block_end] - offsets[block]));
+      picks.pick(block, block_end, Places{candidates, indices, positions.data()});
+      read(offsets[last], offsets[block], last_positions.data(), neighbors, edges);
+      last = block;
+      positions.swap(last_positions);
     }
+    read(offsets[last], offsets[end], last_positions.data(), neighbors, edges);
+  }
+
+  // Those of picks [begin, end), which lie at these positions.
+  void read(int64_t begin, int64_t end, const int64_t* positions, Index* neighbors, int64_t* edges) const {
+    const Index* indices = csr.indices.as<Index>();
+    for (int64_t j = begin; j < end; ++j) neighbors[j] = indices[positions[j - begin]];
+    check_neighbors(neighbors + begin, end - begin, csr.num_cols);
+    if (edges == nullptr) return;
+    for (int64_t j = begin; j < end; ++j) edges[j] = edge_ids(positions[j - begin]);
   }
 
   // Where picks are written, one node's behind the other's.
