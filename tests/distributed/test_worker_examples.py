@@ -17,11 +17,11 @@ from tests.support.processes import ROOT, run_program
 DEADLINE_S = 300.0  # only ever reached by a hang
 
 
-def run_program_of_a_job(name: str, *arguments: str) -> str:
-    """What an example prints that starts servers and trainers as those of users are: interpreters of their own."""
-    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
+def run_job(name: str, *arguments: str) -> str:
+    """What an example prints that starts servers and trainers."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    command = [str(ROOT / "examples" / name), *arguments]
+    done = run_program(*command, directory=ROOT, timeout_s=DEADLINE_S, environ=environ)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
@@ -30,7 +30,7 @@ def run_program_of_a_job(name: str, *arguments: str) -> str:
 def test_tables_are_built_trained_on_and_gone_on_with(tmp_path: Path) -> None:
     """Two servers, a trainer that stops in the middle of an epoch, and one that goes on."""
     pytest.importorskip("duckdb", reason="the extra [tables] is not installed")
-    printed = run_program_of_a_job("tables.py", "--smoke", "--workdir", str(tmp_path))
+    printed = run_job("tables.py", "--smoke", "--workdir", str(tmp_path))
     assert "segments bargains, books, games, garden; features of users age, visits" in printed
     stopped = re.search(r"stopped in epoch (\d+), after (\d+) batches", printed)
     went_on = re.search(r"goes on in epoch (\d+), batch (\d+)", printed)
@@ -42,7 +42,7 @@ def test_tables_are_built_trained_on_and_gone_on_with(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_rows_are_inferred_beside_training(tmp_path: Path) -> None:
     """On the same servers, with the weights of each epoch."""
-    printed = run_program_of_a_job("inference.py", "--smoke", "--workdir", str(tmp_path))
+    printed = run_job("inference.py", "--smoke", "--workdir", str(tmp_path))
     lines = printed.splitlines()
     losses = [re.search(r"epoch (\d): loss (.*)", line) for line in lines if line.startswith("[trainer 0]")]
     assert [found and found[1] for found in losses] == ["0", "1"]
@@ -58,7 +58,7 @@ def test_rows_are_inferred_beside_training(tmp_path: Path) -> None:
 def test_rows_are_learned_and_exported(tmp_path: Path) -> None:
     """Tables without features, two servers and two trainers, and Parquet by the ids of the tables."""
     pytest.importorskip("duckdb", reason="the extra [tables] is not installed")
-    printed = run_program_of_a_job("embeddings.py", "--smoke", "--workdir", str(tmp_path))
+    printed = run_job("embeddings.py", "--smoke", "--workdir", str(tmp_path))
     told = re.search(r"3,000 users written; segments of (\d+\.\d+)% of the test users are told", printed)
     assert told is not None, printed
     assert float(told[1]) > 60  # of four segments

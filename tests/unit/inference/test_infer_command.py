@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
-from subprocess import PIPE, STDOUT
 
 import numpy as np
 import pytest
@@ -20,6 +17,7 @@ from graphlearn_dist.inference import InferenceOptions, infer, open_results, sco
 from graphlearn_dist.tables import build
 from tests.support.graphs import random_graph
 from tests.support.inference import basic, dataset_of, partitions_of
+from tests.support.processes import ROOT, run_program
 
 GRAPH = random_graph(120, 900, 1)
 MODEL = """
@@ -76,12 +74,13 @@ def test_learned_rows_of_a_checkpoint(directory: Path, capsys: pytest.CaptureFix
     assert "--embeddings: expected one checkpoint for each node type, got " in capsys.readouterr().err
 
 
-def launch(directory: Path, top: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """`infer --together` in two trainers beside two servers, as a program."""
+def launch(directory: Path, top: Path, *more: str) -> tuple[int, str]:
+    """`infer --together` in two trainers beside two servers, as a program: how it ended, and what it said."""
     words = ["launch", "--data", str(directory), "--servers", "2", "--trainers", "2", "-m", "graphlearn_dist", "infer"]
     model = ["--model", f"{top / 'model.py'}:make", "--data", str(directory), "--out", str(top / "together")]
-    command = [sys.executable, "-m", "graphlearn_dist", *words, "--together", *model, *more]
-    return subprocess.run(command, stdout=PIPE, stderr=STDOUT, text=True, timeout=120, check=False)
+    command = ["-m", "graphlearn_dist", *words, "--together", *model, *more]
+    done = run_program(*command, directory=ROOT, timeout_s=120.0)
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_together(directory: Path) -> None:
@@ -89,9 +88,9 @@ def test_together(directory: Path) -> None:
     pairs = torch.randint(0, 120, (2, 50))
     np.save(directory.parent / "pairs.npy", pairs.numpy())
     more = ["--checkpoint", str(directory.parent / "model.pt"), "--pairs", str(directory.parent / "pairs.npy")]
-    done = launch(directory, directory.parent, *more, "--file-size", "1kB")
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.count("layer 2 of 2") == 1
+    code, said = launch(directory, directory.parent, *more, "--file-size", "1kB")
+    assert code == 0, said
+    assert said.count("layer 2 of 2") == 1
     assert run(directory, "--pairs", str(directory.parent / "pairs.npy"), "--file-size", "1kB") == 0
     for path in sorted((directory.parent / "out").iterdir()):
         if path.suffix == ".npy":
@@ -102,9 +101,9 @@ def test_a_failure_in_a_trainer_ends_the_job(directory: Path) -> None:
     """One of two fails, in its first block."""
     lines = "import os\n\ndef layer(x, edges):\n    assert os.environ['GLD_RANK'] == '0', 'no rows'\n    return x\n"
     (directory.parent / "model.py").write_text(f"{lines}\ndef make():\n    return [layer]\n")
-    done = launch(directory, directory.parent)
-    assert done.returncode != 0
-    assert "no rows" in done.stdout
+    code, said = launch(directory, directory.parent)
+    assert code != 0
+    assert "no rows" in said
     assert not (directory.parent / "together" / "RESULTS.json").exists()
 
 
@@ -148,8 +147,8 @@ def test_original_ids(named: Path, tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_original_ids_together(named: Path, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("def make():\n    return [lambda x, edges: x]\n")
-    done = launch(named, tmp_path, "--format", "parquet")
-    assert done.returncode == 0, done.stdout
+    code, said = launch(named, tmp_path, "--format", "parquet")
+    assert code == 0, said
     [(ids, rows)] = open_results(tmp_path / "together").batches("user")
     assert ids.to_pylist() == NAMES
     assert rows.flatten().tolist() == list(range(119, -1, -1))
