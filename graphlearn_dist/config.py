@@ -366,7 +366,7 @@ def memory_budget(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def row_cache(environ: Mapping[str, str] = os.environ) -> str | None:
-    """``GLD_ROW_CACHE``: copies of others' rows on a server, as ``"4GB"`` or a share ``"0.1"``; None if unset."""
+    """``GLD_ROW_CACHE``: copies of others' rows on a server, as ``"4GB"`` or a share ``"0.1"``, or 0; None if unset."""
     return environ.get("GLD_ROW_CACHE") or None
 
 

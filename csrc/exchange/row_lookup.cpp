@@ -11,10 +11,26 @@ namespace gld::exchange {
 namespace {
 
 // As torch shows them: "torch.float32 [64]".
-std::string row_type(DType dtype, const std::vector<int64_t>& shape) {
-  std::string shown = "torch." + to_string(dtype) + " [";
-  for (size_t i = 1; i < shape.size(); ++i) shown += (i > 1 ? ", " : "") + std::to_string(shape[i]);
+std::string row_type(const Tensor& rows) {
+  std::string shown = "torch." + to_string(rows.dtype) + " [";
+  for (size_t i = 1; i < rows.shape.size(); ++i) shown += (i > 1 ? ", " : "") + std::to_string(rows.shape[i]);
   return shown + "]";
+}
+
+// Rows travel as they are stored, and are cast as they are gathered: those of all partitions, of which there are
+// `num_partitions`, and the copies behind them are alike, whatever is made of them.
+void check_alike(const std::string& name, const std::vector<const RowStore*>& stores, size_t num_partitions) {
+  const RowStore* first = nullptr;
+  for (size_t i = 0; i < stores.size(); ++i) {
+    if (stores[i] == nullptr) continue;
+    if (first == nullptr) first = stores[i];
+    const Tensor &rows = stores[i]->parts[0], &others = first->parts[0];
+    if (rows.dtype == others.dtype && rows.shape.size() == others.shape.size() &&
+        std::equal(rows.shape.begin() + 1, rows.shape.end(), others.shape.begin() + 1))
+      continue;
+    const std::string who = i < num_partitions ? message("partition ", i, " has") : std::string("copies are");
+    throw InvalidArgument(message(name, ": ", who, " rows of ", row_type(rows), ", another one of ", row_type(others)));
+  }
 }
 
 }  // namespace
@@ -170,17 +186,9 @@ void RowLookup::gather(size_t batch, size_t group, size_t store, const std::vect
   for (const auto& each : held) stores.push_back(each.get());
   if (!together.kept.empty())
     for (const auto& block : together.kept[store]) stores.push_back(block.get());
-  for (size_t partition = 0; partition < plan_->is_asked.size() && !together.answers.empty(); ++partition) {
-    const RowStore* const answered = together.answers[store][partition].get();
-    if (answered == nullptr) continue;
-    const Tensor& rows = answered->parts[0];
-    if (rows.dtype != out.dtype || rows.shape.size() != out.shape.size() ||
-        !std::equal(rows.shape.begin() + 1, rows.shape.end(), out.shape.begin() + 1))
-      throw InvalidArgument(message(names[store], ": partition ", partition, " has rows of ",
-                                    row_type(rows.dtype, rows.shape), ", another one of ",
-                                    row_type(out.dtype, out.shape)));
-    stores[partition] = answered;
-  }
+  for (size_t partition = 0; partition < plan_->is_asked.size() && !together.answers.empty(); ++partition)
+    if (const RowStore* const answered = together.answers[store][partition].get()) stores[partition] = answered;
+  check_alike(names[store], stores, plan_->is_asked.size());
   gather_located(stores, found.located.owners, found.located.rows, out, *pool_);
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
@@ -353,6 +354,16 @@ class Feature:
     def dtype(self) -> torch.dtype:
         """The dtype of what lookups give."""
         return self.out_dtype
+
+    @property
+    def stored_dtype(self) -> torch.dtype:
+        """The dtype of the rows, in which they travel between processes."""
+        return self.feature_tensor.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, as it is stored."""
+        return math.prod(self.shape[1:]) * self.stored_dtype.itemsize
 
     @property
     def shape(self) -> torch.Size:

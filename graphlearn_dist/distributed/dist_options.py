@@ -17,7 +17,7 @@ from ..utils.message_types import register_message
 from ..utils.no_effect import warn_no_effect
 from ..utils.shown import shown
 from ..utils.system.ports import to_port
-from ..utils.units import parse_size
+from ..utils.units import parse_share_or_size, parse_size
 
 _MAX_CONCURRENCY = 32
 _MAX_TOGETHER = 64  # all of them are in a worker's memory before the first can be handed on
@@ -36,6 +36,11 @@ def _check_seconds(name: str, value: Any, *, positive: bool = True) -> None:
     if not is_number or not (value > 0 if positive else value >= 0):
         expected = "a positive number of seconds" if positive else "at least 0 seconds"
         raise InvalidArgumentError(f"{name}: expected {expected}, got {shown(value)}")
+
+
+def _check_row_cache(value: Any) -> None:
+    if value is not None:
+        parse_share_or_size(value, name="row_cache")
 
 
 class _BasicDistSamplingWorkerOptions:
@@ -177,9 +182,9 @@ class CollocatedDistSamplingWorkerOptions(_BasicDistSamplingWorkerOptions):
             so not of graphs that are large beside it, whose batches have little in common (see ``row_cache``); never
             changes a batch.
         row_cache: copies of the rows of other partitions that batches are likeliest to need, fetched in the background
-            from the workers that hold them, so that fewer travel: a share of all rows (float, above 0 and at most 1),
-            bytes, or text such as ``"4GB"``; None keeps none. They lie in shared memory of this process, beside the
-            batches, and never change one; ``loader.row_cache_stats()`` says what they are good for.
+            from the workers that hold them, so that fewer travel: a share of all rows (float, from 0 to 1),
+            bytes, or text such as ``"4GB"``; None and 0 keep none. They lie in shared memory of this process, beside
+            the batches, and never change one; ``loader.row_cache_stats()`` says what they are good for.
         use_all2all: without effect, a warning says so once: features come in one request a partition already.
     """
 
@@ -196,6 +201,7 @@ class CollocatedDistSamplingWorkerOptions(_BasicDistSamplingWorkerOptions):
 
     def __post_init__(self) -> None:
         self._check(prefetch_size=0)
+        _check_row_cache(self.row_cache)
 
     def groups_ahead(self, group: int) -> int:
         """Groups of so many batches that are under way ahead of the reader."""
@@ -233,9 +239,9 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
             graphs that are large beside it, whose batches have little in common (see ``row_cache``); never changes a
             batch.
         row_cache: copies of the rows of other partitions that batches are likeliest to need, fetched in the background
-            from the workers that hold them, so that fewer travel: a share of all rows (float, above 0 and at most 1),
-            bytes, or text such as ``"4GB"``; None keeps none. They lie in shared memory of this process, beside the
-            batches, and never change one; ``loader.row_cache_stats()`` says what they are good for.
+            from the workers that hold them, so that fewer travel: a share of all rows (float, from 0 to 1),
+            bytes, or text such as ``"4GB"``; None and 0 keep none. They lie in shared memory of this process, beside
+            the batches, and never change one; ``loader.row_cache_stats()`` says what they are good for.
         use_all2all: without effect, as of ``CollocatedDistSamplingWorkerOptions``.
     """
 
@@ -260,6 +266,7 @@ class MpDistSamplingWorkerOptions(_WorkerProcessOptions):
         if self.channel_size is not None:
             parse_size(self.channel_size, name="channel_size")
         self._check()
+        _check_row_cache(self.row_cache)
         if self.pin_memory:
             can_pin()  # warns where nothing is to be gained
 

@@ -562,8 +562,8 @@ def init_server(
         lease_timeout: how long a client whose connection was lost keeps what it holds, in seconds. None:
             ``GLD_LEASE_TIMEOUT``, else 3.
         row_cache: how many rows of other servers' partitions to keep copies of for this host's sampling workers: a
-            share of all rows of the data set (``0.1``), or bytes, or text such as ``"4GB"``. They are part of
-            ``memory_budget``. None: ``GLD_ROW_CACHE``, else none. Batches do not depend on it, nor wait for it.
+            share of all rows of the data set (``0.1``), or bytes, or text such as ``"4GB"``; 0 keeps none. They are
+            part of ``memory_budget``. None: ``GLD_ROW_CACHE``, else none. Batches do not depend on it, nor wait for it.
         row_cache_by: which rows: ``"loader"``, those that are likeliest in the batches of the first loader, by its
             seeds and fan-outs, or ``"degree"``, those that most nodes have edges to, which are fetched at the start.
         feature_memory: most memory for node and edge features of this server and its sampling workers, in bytes or as

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numbers
 import re
+from typing import Any
 
 from ..errors import InvalidArgumentError
 from .shown import shown
@@ -24,7 +26,7 @@ def parse_size(sz: int | str, *, name: str = "size", least: int = 1) -> int:
     Raises:
         InvalidArgumentError: where it is no size, or too small.
     """
-    if isinstance(sz, bool) or not isinstance(sz, (int, str)):
+    if isinstance(sz, bool) or not isinstance(sz, (numbers.Integral, str)):
         raise InvalidArgumentError(f"{name}: expected a number of bytes or a text such as '64MB', got {shown(sz)}")
     if isinstance(sz, str):
         match = _SIZE.fullmatch(sz.strip())
@@ -35,7 +37,36 @@ def parse_size(sz: int | str, *, name: str = "size", least: int = 1) -> int:
         except OverflowError:
             raise InvalidArgumentError(f"{name}: expected a size such as '64MB' or '1.5GiB', got {shown(sz)}") from None
     else:
-        num_bytes = sz
+        num_bytes = int(sz)
     if num_bytes < least:
         raise InvalidArgumentError(f"{name}: expected at least {'one byte' if least == 1 else least}, got {shown(sz)}")
     return num_bytes
+
+
+def parse_share_or_size(given: Any, *, name: str) -> float | int:
+    """A share of something, as a float, or bytes, as an int.
+
+    1 is all of it, in whatever way it is written, and not a byte; 0 is nothing.
+
+    Args:
+        given: a float, bytes, or a text of either.
+        name: the argument's name, for the error.
+
+    Raises:
+        InvalidArgumentError: where it is neither.
+    """
+    number = given
+    if isinstance(given, str):
+        try:
+            number = float(given)
+        except ValueError:
+            return parse_size(given, name=name, least=0)
+        if number.is_integer() and number > 1:
+            return parse_size(given, name=name)
+    if isinstance(number, numbers.Real) and not isinstance(number, bool):
+        value = float(number)
+        if 0 <= value <= 1:
+            return value
+        if isinstance(number, numbers.Integral) and value > 1:
+            return int(number)
+    raise InvalidArgumentError(f"{name}: expected a share from 0 to 1, or bytes such as '4GB', got {shown(given)}")

@@ -327,7 +327,7 @@ def test_a_trainer_that_leaves_while_copies_come(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("wrong", [0.0, 1.5, "much", -3])
+@pytest.mark.parametrize("wrong", [-0.5, 1.5, "much", -3])
 def test_no_amount_of_copies(half: Any, kind: Any, wrong: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="row_cache: "):
         open_loader(half, kind, row_cache=wrong)
@@ -335,6 +335,8 @@ def test_no_amount_of_copies(half: Any, kind: Any, wrong: Any) -> None:
 
 def test_no_copies_where_nobody_is_asked(half: Any, tmp_path: Path) -> None:
     with open_loader(half) as loader:
+        assert loader.row_cache_stats() is None
+    with open_loader(half, row_cache=0) as loader:
         assert loader.row_cache_stats() is None
     with open_loader(load(make_partitions(tmp_path, 1)), row_cache=0.5) as loader:
         assert loader.row_cache_stats() is None

@@ -5,19 +5,24 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from graphlearn_dist.data import ZoneOrder
 from graphlearn_dist.distributed import (
+    DistDataset,
     DistServer,
+    MpDistSamplingWorkerOptions,
     RemoteDistSamplingWorkerOptions,
     init_client,
     init_server,
@@ -25,7 +30,9 @@ from graphlearn_dist.distributed import (
     shutdown_client,
     wait_and_shutdown_server,
 )
+from graphlearn_dist.distributed.copies import host_row_cache
 from graphlearn_dist.distributed.copies.host_row_cache import (
+    CopiesJob,
     HostRowCache,
     RowCacheStats,
     budget_of,
@@ -36,10 +43,12 @@ from graphlearn_dist.distributed.copies.partition_asker import AskerClosed, Part
 from graphlearn_dist.distributed.copies.row_chances import Announcement, estimate_chances
 from graphlearn_dist.distributed.partitions.partition_peers import PartitionHolders
 from graphlearn_dist.distributed.partitions.partition_service import PartitionService
+from graphlearn_dist.distributed.sampling.row_cache import open_caches
 from graphlearn_dist.distributed.server.memory_budget import ServerMemory
 from graphlearn_dist.errors import InvalidArgumentError, PeerLostError, ProtocolError, UnknownIdError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.messages import SpreadReply, SpreadRequest
+from graphlearn_dist.partition import FrequencyPartitioner, RandomPartitioner
 from graphlearn_dist.rpc.calls.remote import remote_functions
 from graphlearn_dist.rpc.peers.identity import PeerAddress
 from graphlearn_dist.rpc.wire.encoded import Encoded
@@ -216,9 +225,17 @@ def test_budgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLD_ROW_CACHE", "0.5")
     assert budget_of(None, part) == rows // 2
     assert budget_of("1KB", part) == 1024
-    for wrong in (0.0, -0.5, 1.5, "-1", "many", 0, True):
+    for wrong in (-0.5, 1.5, "-1", -1, "many", "nan", True, []):
         with pytest.raises(InvalidArgumentError, match="row_cache: expected"):
             budget_of(wrong, part)
+        with pytest.raises(InvalidArgumentError, match="row_cache: expected"):
+            MpDistSamplingWorkerOptions(row_cache=wrong)
+    assert budget_of(0, part) == budget_of(0.0, part) == budget_of("0", part) == 0  # whatever the environment says
+    assert budget_of(np.int64(4096), part) == 4096
+    assert budget_of(np.float32(0.5), part) == rows // 2
+    monkeypatch.setenv("GLD_ROW_CACHE", "plenty")
+    with pytest.raises(InvalidArgumentError, match="environment variable GLD_ROW_CACHE: expected a size"):
+        budget_of(None, part)
     with pytest.raises(InvalidArgumentError, match=r"row_cache_by: expected one of \('loader', 'degree'\), got 'size'"):
         HostRowCache(part, PartitionService(part), 1, "size")
     memory = ServerMemory.of("1GB", row_cache=256 << 20)
@@ -297,13 +314,23 @@ def test_a_partition_that_stays_away_is_left_out(tmp_path: Path) -> None:
         asker.ask(PartitionService.spread, requests)
 
 
+def asker_of_two(parts: Sequence[DistDataset]) -> PartitionAsker:
+    """By which the first of two partitions asks both."""
+    address = PeerAddress("10.0.0.1", 1)
+    endpoint: Any = Elsewhere(PartitionService(parts[1]), address)
+    return PartitionAsker(
+        PartitionService(parts[0]), endpoint, lambda: PartitionHolders({1: address}), threading.Event()
+    )
+
+
 class FewRows:
     """In place of a ``PartitionAsker``: partitions that answer every lookup by one row of each store."""
 
     lost: frozenset[int] = frozenset()
+    dtype = torch.float32
 
     def query(self, queries: Mapping[int, Any], num_tensors: int) -> dict[int, list[torch.Tensor]]:
-        return {partition: [torch.zeros(1, 2)] * num_tensors for partition in queries}
+        return {partition: [torch.zeros(1, 2, dtype=self.dtype)] * num_tensors for partition in queries}
 
 
 def test_rows_that_were_not_asked_for_are_refused(tmp_path: Path) -> None:
@@ -311,8 +338,88 @@ def test_rows_that_were_not_asked_for_are_refused(tmp_path: Path) -> None:
     group = next(group for group in store_groups(part) if group.kind == "node")
     cache = HostRowCache(part, PartitionService(part), 1 << 20)
     asker: Any = FewRows()
-    with pytest.raises(ProtocolError, match=r"answer: expected rows \[5, 2\] of node_feature:0, got \[1, 2\]"):
-        cache._fetch_group(group, {1: part.node_pb.local_ids(1)[:5].long()}, asker)
+    for count, dtype in ((5, torch.float32), (1, torch.float64)):
+        asker.dtype = dtype
+        expected = rf"torch.float32 \[{count}, 2\] of node_feature:0 from partition 1, got {dtype} \[1, 2\]"
+        with pytest.raises(ProtocolError, match=f"answer: expected rows {expected}"):
+            cache._fetch_group(group, {1: part.node_pb.local_ids(1)[:count].long()}, asker)
+    cache.close()
+
+
+class User:
+    """In place of a producer: who samples for a loader."""
+
+
+class Users:
+    """Those of all loaders of a server."""
+
+    def __init__(self, names: str) -> None:
+        self.open = {name: User() for name in names}
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.open.values())
+
+
+def test_a_loader_that_is_opened_while_copies_are_fetched_may_be_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the one they are fetched for is closed by then, and it is open still."""
+    part = load_partitions(write_partitions(graph_of("homogeneous"), tmp_path, "random", PARTS, "in"), PARTS)[0]
+    holders: Future[PartitionHolders] = Future()
+    holders.set_result(PartitionHolders({}))
+    chosen: list[str] = []
+    for closed, expected in (("a", "ac"), ("", "a"), ("ac", "a")):
+        users, chosen[:] = Users("abc"), []
+        cache = HostRowCache(part, PartitionService(part), 1 << 20)
+        begun = SimpleQueue[Callable[[], None]]()
+        monkeypatch.setattr(cache._threads, "submit", begun.put)
+        monkeypatch.setattr(host_row_cache, "post", lambda loop, function: function())
+        monkeypatch.setattr(cache, "_fetch", lambda announced, asker: {})
+        cache.attach(CopiesJob(SimpleNamespace(loop=None), lambda _: holders, users))  # type: ignore[arg-type]
+        monkeypatch.setattr(cache, "_tell_users", lambda: None)
+        for name in "abc":
+            cache.announce(users.open[name], name, lambda name=name: chosen.append(name))  # type: ignore[misc]
+        for name in closed:
+            del users.open[name]
+        while not begun.empty():
+            begun.get()()
+        assert "".join(chosen) == expected
+        assert not cache.stats().is_filling
+        cache.close()
+
+
+def test_where_there_are_no_rows_there_are_no_copies(tmp_path: Path) -> None:
+    RandomPartitioner(str(tmp_path), 2, 60, torch.randint(0, 60, (2, 200))).partition()
+    parts = load_partitions(tmp_path, 2)
+    assert store_groups(parts[0]) == []
+    cache = HostRowCache(parts[0], PartitionService(parts[0]), 1 << 20)
+    assert cache._fetch(Announcement.of_nobody(parts[0].schema), asker_of_two(parts)) == {}
+    cache.close()
+
+
+def test_other_rows_of_ids_whose_features_a_directory_has_copies_of(tmp_path: Path) -> None:
+    """Attributes of nodes are fetched for ids of their own, and of features those that are not there yet."""
+    count = 200
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.randint(0, count, (2, 1500), generator=generator)
+    partitioner = FrequencyPartitioner(
+        str(tmp_path), 2, count, edges, node_feat=torch.rand(count, 3, generator=generator),
+        probs=[torch.rand(count, generator=generator) for _ in range(2)], cache_ratio=0.2,
+        node_attrs={"pos": torch.rand(count, 2, generator=generator)},
+    )  # fmt: skip
+    partitioner.partition()
+    parts = load_partitions(tmp_path, 2)
+    own = parts[0]
+    known = own.row_caches()["node_feature:0"]
+    assert len(known.ids) > 0
+    assert [group.stores for group in store_groups(own)] == [("node_attr:0:pos",), ("node_feature:0",)]
+    cache = HostRowCache(own, PartitionService(own), 1 << 20)
+    copies = cache._fetch(Announcement.of_nobody(own.schema), asker_of_two(parts))
+    assert not torch.isin(copies["node_feature:0"].ids, known.ids).any()
+    others = torch.nonzero(own.node_pb[torch.arange(count)] != 0).view(-1)
+    assert torch.equal(copies["node_attr:0:pos"].ids, others[torch.isin(others, edges[0])])
+    opened = open_caches(own.row_caches(), copies)
+    assert opened["node_feature:0"].places.count == len(known.ids) + len(copies["node_feature:0"].ids)
     cache.close()
 
 

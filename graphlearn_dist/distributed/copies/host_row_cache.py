@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +17,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -33,7 +32,7 @@ from ...rpc import Endpoint
 from ...rpc.engine.threads import WorkerThreads, post
 from ...telemetry import Metric
 from ...utils.message_types import register_message
-from ...utils.units import parse_size
+from ...utils.units import parse_share_or_size
 from ..dist_dataset import DistDataset
 from ..partitions.dataset_handle import CacheHandle, cache_handle
 from ..partitions.partition_peers import PartitionHolders
@@ -105,23 +104,18 @@ class StoreGroup:
 
 def store_groups(dataset: DistDataset) -> list[StoreGroup]:
     """The stores that batches have rows of."""
-    stores, books = dataset.stores(), dataset.store_books()
-    found: dict[tuple[str, int, int], list[str]] = {}
+    stores, books, copied = dataset.stores(), dataset.store_books(), dataset.row_caches()
+    found: dict[tuple[str, int, int, str], list[str]] = {}
     for name in sorted(stores):
         kind, number = name.split(":")[:2]
         if kind in _NODE_KINDS or kind in _EDGE_KINDS:
             of = "node" if kind in _NODE_KINDS else "edge"
-            found.setdefault((of, int(number), id(books[name])), []).append(name)
+            # Of what the directory has copies of, others are fetched than of the same ids' other rows.
+            found.setdefault((of, int(number), id(books[name]), name if name in copied else ""), []).append(name)
     return [
-        StoreGroup(of, number, books[names[0]], tuple(names), _ID_BYTES + sum(row_bytes(stores[n]) for n in names))
-        for (of, number, _), names in found.items()
+        StoreGroup(of, number, books[names[0]], tuple(names), _ID_BYTES + sum(stores[n].row_bytes for n in names))
+        for (of, number, *_), names in found.items()
     ]
-
-
-def row_bytes(rows: Any) -> int:
-    """Of one row of a store."""
-    size: int = math.prod(rows.shape[1:]) * rows.dtype.itemsize
-    return size
 
 
 def budget_of(row_cache: float | str | None, dataset: DistDataset) -> int:
@@ -130,33 +124,16 @@ def budget_of(row_cache: float | str | None, dataset: DistDataset) -> int:
     Raises:
         InvalidArgumentError: it is neither a share of the rows nor a size.
     """
-    given = row_cache_setting() if row_cache is None else row_cache
-    if given is None or dataset.num_partitions == 1:
+    if row_cache is None:
+        setting = row_cache_setting()
+        asked = 0 if setting is None else parse_share_or_size(setting, name="environment variable GLD_ROW_CACHE")
+    else:
+        asked = parse_share_or_size(row_cache, name="row_cache")
+    if dataset.num_partitions == 1:
         return 0
-    share = _share_in(given)
-    if share is None:
-        return min(parse_size(given, name="row_cache"), _MOST_BYTES)  # type: ignore[arg-type]  # which it checks
-    return int(share * sum(group.book.num_ids * group.item_bytes for group in store_groups(dataset)))
-
-
-def _share_in(given: Any) -> float | None:
-    """The share that it is, None where it is a size; 1, in whatever way it is written, is all rows, and not a byte."""
-    if isinstance(given, str):
-        try:
-            given = float(given)
-        except ValueError:
-            return None
-        if given.is_integer() and given > 1:
-            return None
-    if type(given) is int and given == 1:
-        return 1.0
-    if not isinstance(given, float):
-        return None
-    if not 0 < given <= 1:
-        raise InvalidArgumentError(
-            f"row_cache: expected a share of the rows above 0 and at most 1, or bytes such as '4GB', got {given!r}"
-        )
-    return given
+    if isinstance(asked, float):
+        return int(asked * sum(group.book.num_ids * group.item_bytes for group in store_groups(dataset)))
+    return min(asked, _MOST_BYTES)
 
 
 class CopiesUser(Protocol):
@@ -168,10 +145,11 @@ class CopiesUser(Protocol):
 
 @dataclass(frozen=True)
 class _Loader:
-    """For whom the copies were chosen; ``announced`` tells loaders apart that read alike."""
+    """For whom copies are chosen; see ``HostRowCache.announce``."""
 
     announced: object
     user: weakref.ref[CopiesUser]
+    make: Callable[[], Announcement]
 
 
 @dataclass(frozen=True)
@@ -214,6 +192,7 @@ class HostRowCache:
         self._copies: dict[str, CachedRows] = {}
         self._before: dict[str, CachedRows] = {}  # a worker may be about to map them
         self._loader: _Loader | None = None
+        self._next: _Loader | None = None  # who was opened last while copies were fetched
         self._is_filling = False
         self._job: CopiesJob | None = None
         self._telling: set[asyncio.Task[None]] = set()
@@ -246,12 +225,21 @@ class HostRowCache:
             announced: tells loaders apart that read alike.
             make: says what its batches are like; called in a thread.
         """
-        if not self.budget_bytes or self.order != "loader" or self._is_filling or self._job is None:
+        if not self.budget_bytes or self.order != "loader" or self._job is None:
             return
-        last = self._loader
-        if last is None or (last.announced != announced and last.user() not in [*self._job.users]):
-            self._loader = _Loader(announced, weakref.ref(user))
+        loader, last = _Loader(announced, weakref.ref(user), make), self._loader
+        if self._is_filling:
+            self._next = loader
+        elif last is None or (last.announced != announced and last.user() not in [*self._job.users]):
+            self._loader = loader
             self._begin(make)
+
+    def _go_on(self) -> None:
+        """Copies are there, or are not to be: those of who was opened meanwhile may be next."""
+        loader, self._next = self._next, None
+        user, job = None if loader is None else loader.user(), self._job
+        if loader is not None and user is not None and job is not None and user in [*job.users]:
+            self.announce(user, loader.announced, loader.make)
 
     def _begin(self, make: Callable[[], Announcement]) -> None:
         self._is_filling = True
@@ -283,7 +271,7 @@ class HostRowCache:
             self._copies, self._before, self.handles = {}, {}, ()
         self._threads.close(0.0)
         self._is_filling = False  # what had not begun never does
-        self._job = None
+        self._job = self._next = None
 
     # --- filling, in the thread ---------------------------------------------------------------------------------
 
@@ -307,6 +295,8 @@ class HostRowCache:
             _logger.warning("row_cache: there are no copies: %s", error)
         finally:
             self._is_filling = False
+            if job is not None:
+                post(job.endpoint.loop, self._go_on)
 
     def _find_holders(self) -> PartitionHolders:
         job = self._job
@@ -334,7 +324,9 @@ class HostRowCache:
         if not asked:
             return {}
         groups = store_groups(self._dataset)
-        smallest = min((group.item_bytes for group in groups), default=0)
+        if not groups:
+            return {}
+        smallest = min(group.item_bytes for group in groups)
         if self.budget_bytes < smallest:
             _logger.warning(
                 "row_cache: expected at least the %d bytes of a row, got %d: there are no copies",
@@ -380,7 +372,8 @@ class HostRowCache:
         ids = torch.cat([*wanted.values()]).sort().values
         stores = self._dataset.stores()
         rows = [
-            shared_memory.share(torch.empty(len(ids), *_shape(stores[n]), dtype=stores[n].dtype)) for n in group.stores
+            shared_memory.share(torch.empty(len(ids), *stores[n].shape[1:], dtype=stores[n].stored_dtype))
+            for n in group.stores
         ]
         for requests in rounds_of(wanted, max(1, _BLOCK_BYTES // group.item_bytes)):
             num_stores = len(group.stores)
@@ -389,10 +382,13 @@ class HostRowCache:
                 places = torch.searchsorted(ids, requests[partition])
                 for name, out, part in zip(group.stores, rows, answer, strict=True):
                     shape = (len(places), *out.shape[1:])
-                    if part is None or part.shape != shape:
-                        came = None if part is None else list(part.shape)
-                        raise ProtocolError(f"answer: expected rows {list(shape)} of {name}, got {came}")
-                    out[places] = part.to(out.dtype)
+                    if part is None or part.shape != shape or part.dtype != out.dtype:
+                        came = None if part is None else f"{part.dtype} {list(part.shape)}"
+                        raise ProtocolError(
+                            f"answer: expected rows {out.dtype} {list(shape)} of {name} from partition {partition}, "
+                            f"got {came}"
+                        )
+                    out[places] = part
         if lost := [wanted[partition] for partition in asker.lost & wanted.keys()]:
             is_there = ~torch.isin(ids, torch.cat(lost))
             ids, rows = ids[is_there], [shared_memory.share(part[is_there]) for part in rows]
@@ -439,10 +435,6 @@ def rounds_of(by_partition: Mapping[int, torch.Tensor], block: int) -> Iterator[
     for round_ in zip_longest(*blocks):
         found = zip(by_partition, round_, strict=True)
         yield {partition: ids for partition, ids in found if ids is not None and ids.numel()}
-
-
-def _shape(rows: Any) -> tuple[int, ...]:
-    return tuple(rows.shape[1:])
 
 
 def _all_edges(edge_type: int, ids: torch.Tensor) -> _C.EncodedQuery:

@@ -89,7 +89,7 @@ class LocalProducer(BatchProducer):
         self._row_cache: HostRowCache | None = None
         if options.row_cache is not None:
             budget = budget_of(options.row_cache, dataset)  # says what is wrong with it
-            if self._holders.some_are_asked and config.collect_features:
+            if budget and self._holders.some_are_asked and config.collect_features:
                 self._row_cache = HostRowCache(dataset, PartitionService(dataset), budget)
 
     def _fill_copies(self, user: CopiesUser, batch_size: int, plan: SamplingPlan) -> None:

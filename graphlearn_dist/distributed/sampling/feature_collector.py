@@ -22,7 +22,7 @@ from ...utils.coroutines import run_local
 from ..dist_dataset import DistDataset
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
-from .recent_rows import RecentRows, group_stores, keep_of, row_bytes
+from .recent_rows import RecentRows, group_stores, keep_of
 from .row_cache import CopyPlaces, RowCache, open_caches
 
 Wanted: TypeAlias = Mapping[str, torch.Tensor]  # of a batch by store, which rows: int64 [n]
@@ -70,7 +70,8 @@ class FeatureCollector:
     Attributes:
         store_names: of the rows that it looks up.
         counts: int64 ``[3]``, ids of other partitions of which there was a copy, ids of which there was none (each once
-            a batch, however many stores have rows of it), and bytes of rows that were copied. It adds up here.
+            a batch, however many stores have rows of it), and bytes of rows that were copied. It adds up here; None
+            where nobody wants to know.
         recent_bytes: of rows that were kept of earlier answers, by what batches looked up; it adds up.
     """
 
@@ -99,12 +100,12 @@ class FeatureCollector:
         ] = {}  # of nodes, as long as copies and such are these
         self._most_recent_bytes, self._kept_stores = 0, frozenset[str]()
         self.recent_bytes = 0
-        self.counts = torch.zeros(3, dtype=torch.int64)
+        self.counts: torch.Tensor | None = None
         self._peers = peers
         self._pool = thread_pool(num_threads)
         self._num_threads = num_threads
         self.store_names = frozenset(self._stores)
-        self._row_bytes = {name: row_bytes(of) for name, of in self._stores.items()}
+        self._row_bytes = {name: of.row_bytes for name, of in self._stores.items()}
 
     def reads_edges(self, stores: frozenset[str]) -> bool:
         """Whether ``places_in`` reads a batch's edges to find their rows of these stores."""
@@ -331,17 +332,17 @@ class FeatureCollector:
         return recent if recent is not None and all(store in wanted for store in recent.stores) else None
 
     def count(self, plan: RowPlan, rows: _C.RowLookup, batch: int, wanted: Wanted) -> None:
-        """Adds a batch of a lookup to ``counts``, where there are copies, and to ``recent_bytes``."""
+        """Adds a batch of a lookup to ``counts``, where somebody wants to know, and to ``recent_bytes``."""
         by_group = [
             rows.counts(batch, group) if name in wanted else (0, 0, 0) for group, name in enumerate(plan.first_stores)
         ]
-        if plan.caches:
+        if self.counts is not None:
             for copied, recent, asked in by_group:
                 self.counts[:2] += torch.tensor([copied, asked + recent])
         for name, (group, _) in plan.places.items():
             copied, recent, _ = by_group[group]
             self.recent_bytes += recent * self._row_bytes[name]
-            if name in plan.caches:
+            if self.counts is not None and name in plan.caches:
                 self.counts[2] += copied * plan.caches[name].row_bytes
 
     def held(self, name: str, plan: RowPlan) -> list[_C.RowStore | None]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 from ... import _C
+from ...data.feature import Feature
 
 _NUM_BLOCKS = 8  # the oldest goes as a whole; each is a place more that every gather may read from
 _MOST_ROWS = (1 << 31) - 1 - _NUM_BLOCKS  # that can be kept
@@ -15,13 +14,6 @@ _MOST_ROWS = (1 << 31) - 1 - _NUM_BLOCKS  # that can be kept
 # evenly, looking for what is not there costs as much with less.
 _LEAST_SHARE = 1 / 4
 _BYTES_OF_A_PLACE = 40  # of each row that is kept: its id, and what finds it
-
-RowTypes: TypeAlias = Mapping[str, Any]  # by store, what has a ``shape`` and a ``dtype``
-
-
-def row_bytes(rows: Any) -> int:
-    """Of a row, given what has the shape and the dtype of several."""
-    return int(math.prod(rows.shape[1:]) * rows.dtype.itemsize)
 
 
 @dataclass(frozen=True)
@@ -60,7 +52,10 @@ class AskedRows:
 
 
 def group_stores(
-    stores: Iterable[str], alike: Callable[[str], Hashable], describe: Callable[[str], tuple[int, int]], types: RowTypes
+    stores: Iterable[str],
+    alike: Callable[[str], Hashable],
+    describe: Callable[[str], tuple[int, int]],
+    rows: Mapping[str, Feature],
 ) -> list[AskedRows]:
     """The rows of stores, where those that are ``alike`` are looked up by the same ids.
 
@@ -68,14 +63,13 @@ def group_stores(
         stores: their names.
         alike: has equal values for them.
         describe: of a store, ``num_ids`` and ``count``, see ``AskedRows``.
-        types: by store, what has the shape and the dtype of its rows.
+        rows: by store.
     """
     groups: dict[Hashable, list[str]] = {}
     for name in sorted(stores):
         groups.setdefault(alike(name), []).append(name)
     return [
-        AskedRows(names, sum(row_bytes(types[name]) for name in names), *describe(names[0]))
-        for names in groups.values()
+        AskedRows(names, sum(rows[name].row_bytes for name in names), *describe(names[0])) for names in groups.values()
     ]
 
 
