@@ -55,18 +55,23 @@ def parse_share_or_size(given: Any, *, name: str) -> float | int:
     Raises:
         InvalidArgumentError: where it is neither.
     """
-    number = given
-    if isinstance(given, str):
-        try:
-            number = float(given)
-        except ValueError:
-            return parse_size(given, name=name, least=0)
-        if number.is_integer() and number > 1:
-            return parse_size(given, name=name)
-    if isinstance(number, numbers.Real) and not isinstance(number, bool):
-        value = float(number)
-        if 0 <= value <= 1:
-            return value
-        if isinstance(number, numbers.Integral) and value > 1:
-            return int(number)
-    raise InvalidArgumentError(f"{name}: expected a share from 0 to 1, or bytes such as '4GB', got {shown(given)}")
+    share = _share_in(given)
+    if share is not None:
+        return share
+    try:
+        return parse_size(given, name=name, least=2)
+    except InvalidArgumentError:
+        raise InvalidArgumentError(
+            f"{name}: expected a share from 0 to 1, or bytes such as '4GB', got {shown(given)}"
+        ) from None
+
+
+def _share_in(given: Any) -> float | None:
+    """The number from 0 to 1 that it is, or None."""
+    if isinstance(given, bool) or (isinstance(given, str) and "_" in given):
+        return None
+    try:
+        value = float(given)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return value if 0 <= value <= 1 else None

@@ -225,16 +225,18 @@ def test_budgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLD_ROW_CACHE", "0.5")
     assert budget_of(None, part) == rows // 2
     assert budget_of("1KB", part) == 1024
-    for wrong in (-0.5, 1.5, "-1", -1, "many", "nan", True, []):
+    for wrong in (-0.5, 1.5, "1.5", "-1", -1, "0_1", "many", "nan", True, [], -(10**400)):
         with pytest.raises(InvalidArgumentError, match="row_cache: expected"):
             budget_of(wrong, part)
         with pytest.raises(InvalidArgumentError, match="row_cache: expected"):
             MpDistSamplingWorkerOptions(row_cache=wrong)
     assert budget_of(0, part) == budget_of(0.0, part) == budget_of("0", part) == 0  # whatever the environment says
-    assert budget_of(np.int64(4096), part) == 4096
+    assert budget_of(np.int64(4096), part) == budget_of("4096", part) == 4096
+    assert budget_of(10**400, part) == budget_of("100000000000TB", part) == 1 << 62
+    assert budget_of("5e-1", part) == budget_of(".5", part) == budget_of(" 0.50 ", part) == rows // 2
     assert budget_of(np.float32(0.5), part) == rows // 2
     monkeypatch.setenv("GLD_ROW_CACHE", "plenty")
-    with pytest.raises(InvalidArgumentError, match="environment variable GLD_ROW_CACHE: expected a size"):
+    with pytest.raises(InvalidArgumentError, match="environment variable GLD_ROW_CACHE: expected a share"):
         budget_of(None, part)
     with pytest.raises(InvalidArgumentError, match=r"row_cache_by: expected one of \('loader', 'degree'\), got 'size'"):
         HostRowCache(part, PartitionService(part), 1, "size")
@@ -368,7 +370,7 @@ def test_a_loader_that_is_opened_while_copies_are_fetched_may_be_next(
     holders: Future[PartitionHolders] = Future()
     holders.set_result(PartitionHolders({}))
     chosen: list[str] = []
-    for closed, expected in (("a", "ac"), ("", "a"), ("ac", "a")):
+    for closed, expected in (("a", "ac"), ("", "a"), ("ac", "ab"), ("abc", "a")):
         users, chosen[:] = Users("abc"), []
         cache = HostRowCache(part, PartitionService(part), 1 << 20)
         begun = SimpleQueue[Callable[[], None]]()

@@ -60,8 +60,8 @@ class RowCacheStats:
     Attributes:
         budget_bytes: most bytes of copies; 0 where there are to be none.
         nbytes: of the copies that there are.
-        rows: ids of which there are copies.
-        hits: ids that batches looked up, of other partitions, whose rows were copied.
+        rows: ids of which there are copies, counted once for stores that have copies of the same ids.
+        hits: ids that batches looked up, of other partitions, whose rows were copied; counted like ``rows``.
         misses: such ids of which there was none; those that batches made together have in common are asked for once.
         bytes_saved: bytes of rows that were copied, for each batch.
         is_filling: whether copies are being fetched.
@@ -145,11 +145,10 @@ class CopiesUser(Protocol):
 
 @dataclass(frozen=True)
 class _Loader:
-    """For whom copies are chosen; see ``HostRowCache.announce``."""
+    """For whom the copies were chosen; ``announced`` tells loaders apart that read alike."""
 
     announced: object
     user: weakref.ref[CopiesUser]
-    make: Callable[[], Announcement]
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,8 @@ class HostRowCache:
         self._copies: dict[str, CachedRows] = {}
         self._before: dict[str, CachedRows] = {}  # a worker may be about to map them
         self._loader: _Loader | None = None
-        self._next: _Loader | None = None  # who was opened last while copies were fetched
+        # Who was opened while copies were fetched.
+        self._waiting: list[tuple[_Loader, Callable[[], Announcement]]] = []
         self._is_filling = False
         self._job: CopiesJob | None = None
         self._telling: set[asyncio.Task[None]] = set()
@@ -227,19 +227,20 @@ class HostRowCache:
         """
         if not self.budget_bytes or self.order != "loader" or self._job is None:
             return
-        loader, last = _Loader(announced, weakref.ref(user), make), self._loader
+        loader, last = _Loader(announced, weakref.ref(user)), self._loader
         if self._is_filling:
-            self._next = loader
+            self._waiting = [*(one for one in self._waiting if one[0].user() is not None), (loader, make)]
         elif last is None or (last.announced != announced and last.user() not in [*self._job.users]):
             self._loader = loader
             self._begin(make)
 
     def _go_on(self) -> None:
-        """Copies are there, or are not to be: those of who was opened meanwhile may be next."""
-        loader, self._next = self._next, None
-        user, job = None if loader is None else loader.user(), self._job
-        if loader is not None and user is not None and job is not None and user in [*job.users]:
-            self.announce(user, loader.announced, loader.make)
+        """Copies are there, or are not to be: those of the last who was opened meanwhile, and is open, may be next."""
+        waiting, self._waiting, job = self._waiting, [], self._job
+        users = [] if job is None else [*job.users]
+        for loader, make in reversed(waiting):
+            if (user := loader.user()) in users and user is not None:
+                return self.announce(user, loader.announced, make)
 
     def _begin(self, make: Callable[[], Announcement]) -> None:
         self._is_filling = True
@@ -271,7 +272,7 @@ class HostRowCache:
             self._copies, self._before, self.handles = {}, {}, ()
         self._threads.close(0.0)
         self._is_filling = False  # what had not begun never does
-        self._job = self._next = None
+        self._job, self._waiting = None, []
 
     # --- filling, in the thread ---------------------------------------------------------------------------------
 
@@ -293,6 +294,8 @@ class HostRowCache:
             pass
         except GraphLearnError as error:
             _logger.warning("row_cache: there are no copies: %s", error)
+        except Exception:  # such as that there are no files left: the next loader may have more luck
+            _logger.exception("row_cache: there are no copies")
         finally:
             self._is_filling = False
             if job is not None:

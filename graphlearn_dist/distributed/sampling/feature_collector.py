@@ -70,8 +70,8 @@ class FeatureCollector:
     Attributes:
         store_names: of the rows that it looks up.
         counts: int64 ``[3]``, ids of other partitions of which there was a copy, ids of which there was none (each once
-            a batch, however many stores have rows of it), and bytes of rows that were copied. It adds up here; None
-            where nobody wants to know.
+            a batch for stores that have copies of the same ids), and bytes of rows that were copied. It adds up here;
+            None where nobody wants to know.
         recent_bytes: of rows that were kept of earlier answers, by what batches looked up; it adds up.
     """
 
