@@ -21,7 +21,7 @@ from graphlearn_dist.errors import SamplingWorkerError
 from graphlearn_dist.loader import NeighborLoader
 from tests.support.jobs import NUM_NODES, children, load, make_partitions, same_batches, wait_ended, workers_of
 from tests.support.processes import freeze
-from tests.support.waiting import collect
+from tests.support.waiting import collect, wait_until
 
 pytestmark = pytest.mark.faults
 
@@ -52,6 +52,15 @@ def nothing_is_left() -> Iterator[None]:
     assert (Counter(open_files()) - files, set(children(os.getpid())) - processes) == (Counter(), set())
 
 
+def sockets_of(pid: int) -> list[str]:
+    """What of a process's descriptors are sockets."""
+    found = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it closes what it has inherited
+            found.append(os.readlink(entry))
+    return [name for name in found if name.startswith("socket:")]
+
+
 def make_loader(whole: Path) -> DistNeighborLoader:
     options = MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB")
     return DistNeighborLoader(
@@ -78,10 +87,10 @@ def test_one_for_all_who_hold_it() -> None:
         (server,) = children(os.getpid())
         assert len(os.listdir(f"/proc/{server}/task")) == 1
         assert workers_of(os.getpid()) == sorted([first.pid, second.pid])
-        for pid in (first.pid, second.pid):  # nothing of each other's, and nothing of the fork server's
-            sockets = [name for fd in Path(f"/proc/{pid}/fd").iterdir() if (name := os.readlink(fd)).startswith("sock")]
-            assert os.readlink(f"/proc/{pid}/fd/0") == "/dev/null"
-            assert len(sockets) <= 3  # its control; and a pair by which its loop is woken
+        for pid in (first.pid, second.pid):  # nothing of each other's, and nothing of the fork server's, once it is up
+            wait_until(lambda pid=pid: os.readlink(f"/proc/{pid}/fd/0") == "/dev/null")  # type: ignore[misc]
+            # Its control; and a pair by which its loop is woken.
+            wait_until(lambda pid=pid: len(sockets_of(pid)) <= 3)  # type: ignore[misc]
         assert end(first) == 0
         second.kill()
         assert end(second) == -signal.SIGKILL

@@ -93,7 +93,7 @@ def test_slots_that_came_back_go_with_the_next_request(server: Endpoint, maker: 
         kept.clear()
         collect()
         client.call(server.address, "echo", 0)
-        assert len(maker.released) == 6
+        wait_until(lambda: len(maker.released) == 6)
 
 
 def test_a_region_may_close_behind_its_last_answer(server: Endpoint) -> None:
