@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import itertools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -71,6 +74,7 @@ from tests.support.oracle import (
 from tests.support.processes import assert_nothing_left, start
 from tests.support.python_answers import FeatureRequest, lookup
 from tests.support.queries import received, rows_query
+from tests.support.waiting import collect, wait_until
 
 HERE = "tests.distributed.test_host_row_cache"
 DEADLINE_S = 120.0  # only ever reached by a hang
@@ -362,32 +366,72 @@ class Users:
         return iter(self.open.values())
 
 
-def test_a_loader_that_is_opened_while_copies_are_fetched_may_be_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the one they are fetched for is closed by then, and it is open still."""
+@pytest.fixture
+def copies_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Users], HostRowCache]:
+    """Makes copies of nothing for who is open, told at once."""
     part = load_partitions(write_partitions(graph_of("homogeneous"), tmp_path, "random", PARTS, "in"), PARTS)[0]
     holders: Future[PartitionHolders] = Future()
     holders.set_result(PartitionHolders({}))
-    chosen: list[str] = []
-    for closed, expected in (("a", "ac"), ("", "a"), ("ac", "ab"), ("abc", "a")):
-        users, chosen[:] = Users("abc"), []
+    monkeypatch.setattr(host_row_cache, "post", lambda loop, function: function())
+    monkeypatch.setattr(HostRowCache, "_fetch", lambda self, announced, asker: {})
+    monkeypatch.setattr(HostRowCache, "_tell_users", lambda self: None)
+
+    def make(users: Users) -> HostRowCache:
         cache = HostRowCache(part, PartitionService(part), 1 << 20)
-        begun = SimpleQueue[Callable[[], None]]()
-        monkeypatch.setattr(cache._threads, "submit", begun.put)
-        monkeypatch.setattr(host_row_cache, "post", lambda loop, function: function())
-        monkeypatch.setattr(cache, "_fetch", lambda announced, asker: {})
         cache.attach(CopiesJob(SimpleNamespace(loop=None), lambda _: holders, users))  # type: ignore[arg-type]
-        monkeypatch.setattr(cache, "_tell_users", lambda: None)
-        for name in "abc":
-            cache.announce(users.open[name], name, lambda name=name: chosen.append(name))  # type: ignore[misc]
-        for name in closed:
-            del users.open[name]
-        while not begun.empty():
-            begun.get()()
-        assert "".join(chosen) == expected
-        assert not cache.stats().is_filling
-        cache.close()
+        return cache
+
+    return make
+
+
+@pytest.mark.parametrize(("closed", "expected"), [("a", "ac"), ("", "a"), ("ac", "ab"), ("abc", "a")])
+def test_a_loader_that_is_opened_while_copies_are_fetched_may_be_next(
+    copies_of: Callable[[Users], HostRowCache], monkeypatch: pytest.MonkeyPatch, closed: str, expected: str
+) -> None:
+    """Where the one they are fetched for is closed by then, and it is open still."""
+    users, chosen = Users("abc"), []
+    cache = copies_of(users)
+    begun = SimpleQueue[Callable[[], None]]()
+    monkeypatch.setattr(cache._threads, "submit", begun.put)
+    for name in "abc":
+        cache.announce(users.open[name], name, functools.partial(chosen.append, name))  # type: ignore[arg-type]
+    for name in closed:
+        del users.open[name]
+    while not begun.empty():
+        begun.get()()
+    assert "".join(chosen) == expected
+    assert not cache.stats().is_filling
+    cache.close()
+
+
+def test_after_any_failure_to_fetch_the_next_loader_has_its_turn(
+    copies_of: Callable[[Users], HostRowCache], caplog: pytest.LogCaptureFixture
+) -> None:
+    """And nothing of a loader's input is kept once copies were chosen for it."""
+    users = Users("ab")
+    cache = copies_of(users)
+
+    class Input:
+        was_read = False
+
+        def fail(self) -> Announcement:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        def read(self) -> Any:
+            Input.was_read = True
+
+    cache.announce(users.open.pop("a"), "a", Input().fail)
+    wait_until(lambda: not cache.stats().is_filling)
+    assert "there are no copies" in caplog.text
+    assert "Too many open files" in caplog.text
+    given = Input()
+    of_given = weakref.ref(given)
+    cache.announce(users.open["b"], "b", given.read)
+    del given
+    wait_until(lambda: not cache.stats().is_filling)
+    assert Input.was_read
+    wait_until(lambda: collect() or of_given() is None)
+    cache.close()
 
 
 def test_where_there_are_no_rows_there_are_no_copies(tmp_path: Path) -> None:
