@@ -24,8 +24,10 @@ from graphlearn_dist.distributed import (
 )
 from graphlearn_dist.distributed.workers import fork_server
 from graphlearn_dist.distributed.workers.fork_server import ForkedWorker, ForkServer
+from graphlearn_dist.distributed.workers.sampling_producer import SamplingProducer
+from graphlearn_dist.distributed.workers.worker_handle import WorkerHandle
 from graphlearn_dist.distributed.workers.worker_messages import WorkerReady
-from graphlearn_dist.distributed.workers.worker_process import WorkerProcess
+from graphlearn_dist.distributed.workers.worker_process import WorkerOrigin, WorkerProcess
 from graphlearn_dist.errors import DeadlineExceededError, InvalidArgumentError, SamplingWorkerError
 from graphlearn_dist.loader import NeighborLoader
 from tests.support.jobs import (
@@ -180,6 +182,35 @@ def test_a_worker_that_dies_on_its_way_up(whole: Path, monkeypatch: pytest.Monke
     with pytest.raises(SamplingWorkerError, match=r"SIGKILL; on .*, stage set-up; max_restarts=1 within an hour are"):
         make_loader(load(whole), options)
     assert len(started) == 4
+
+
+def test_where_one_worker_fails_on_its_way_up_the_others_are_called_off(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits any more for one that is not up yet: its task has ended before the error is raised."""
+    start, start_all, begun, ended, waiting = WorkerHandle.start, SamplingProducer.start, [], [], []
+
+    async def recorded(self: WorkerHandle, origin: WorkerOrigin) -> None:
+        begun.append(self.name)
+        try:
+            await start(self, origin)
+        finally:
+            ended.append(self.name)
+
+    async def recorded_all(self: SamplingProducer) -> None:
+        try:
+            await start_all(self)
+        finally:
+            waiting.extend(set(begun) - set(ended))
+
+    monkeypatch.setattr(WorkerHandle, "start", recorded)
+    monkeypatch.setattr(SamplingProducer, "start", recorded_all)
+    signals = {1: signal.SIGKILL, 2: signal.SIGSTOP}
+    recorded_forks(monkeypatch, lambda worker, number: os.kill(worker.pid, signals[number]))
+    options = MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB", max_restarts=0)
+    with pytest.raises(SamplingWorkerError, match="SIGKILL; on .*, stage set-up"):
+        make_loader(load(whole), options)
+    assert len(begun) == 2 and not waiting
 
 
 def test_a_worker_that_freezes_on_its_way_up(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from ...sampler.batches import make_plan, make_schedule, with_own_times
 from ...sampler.epochs.schedule import BatchIndices, BatchShare
 from ...telemetry import MadeStats
 from ...telemetry.trace import BatchName
+from ...utils.coroutines import gather_all
 from ..dist_dataset import DistDataset
 from ..dist_options import ProducerRequest
 from ..partitions.dataset_handle import CacheHandle, DatasetHandle
@@ -182,11 +183,9 @@ class SamplingProducer:
     async def _start_workers(self) -> None:
         self._shelf.open()
         forks = self._resources.enter_context(hold_fork_server())
-        await asyncio.gather(
-            *(
-                worker.start(WorkerOrigin(forks, partial(self._make_setup, rank)))
-                for rank, worker in enumerate(self._workers)
-            )
+        await gather_all(
+            worker.start(WorkerOrigin(forks, partial(self._make_setup, rank)))
+            for rank, worker in enumerate(self._workers)
         )
 
     def _name_of(self, rank: int) -> str:
