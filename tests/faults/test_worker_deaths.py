@@ -208,9 +208,10 @@ def test_where_one_worker_fails_on_its_way_up_the_others_are_called_off(
     signals = {1: signal.SIGKILL, 2: signal.SIGSTOP}
     recorded_forks(monkeypatch, lambda worker, number: os.kill(worker.pid, signals[number]))
     options = MpDistSamplingWorkerOptions(num_workers=2, channel_size="16MB", max_restarts=0)
-    with pytest.raises(SamplingWorkerError, match="SIGKILL; on .*, stage set-up"):
+    with pytest.raises(SamplingWorkerError, match=r"SIGKILL; on .*, stage set-up"):
         make_loader(load(whole), options)
-    assert len(begun) == 2 and not waiting
+    assert len(begun) == 2
+    assert not waiting
 
 
 def test_a_worker_that_freezes_on_its_way_up(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
