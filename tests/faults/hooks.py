@@ -9,9 +9,11 @@ from pathlib import Path
 
 from graphlearn_dist.rpc.job import membership
 from graphlearn_dist.rpc.peers.identity import PeerAddress
+from tests.faults.link import join
 
 DIRECTORY = "GLD_FAULT_DIR"  # of this job
 PORTS = "GLD_FAULT_PORTS"  # of the proxies in front of the servers, by rank; unset where there are none
+NETWORKS = "GLD_FAULT_NETWORKS"  # of the hosts, by rank of what lies there; unset where there is one
 RAISE_AT = "GLD_FAULT_RAISE_AT"  # the batch, as epoch:index, that raises where it is sampled
 INJECTED = "injected by the fault harness"
 HOLD = signal.SIGUSR2  # has a process of a job keep its interpreter's lock for so long:
@@ -28,6 +30,8 @@ def wait_for_go() -> None:
 def install() -> None:
     """Called by each process of a job before its program."""
     signal.signal(HOLD, lambda signum, frame: ctypes.PyDLL(None).usleep(round(1e6 * HELD_S)))
+    if NETWORKS in os.environ and "GLD_RANK" in os.environ:
+        join(os.environ[NETWORKS].split(",")[int(os.environ["GLD_RANK"])])
     if PORTS in os.environ and os.environ["GLD_ROLE"] == "server":
         _advertise_proxy(int(os.environ[PORTS].split(",")[int(os.environ["GLD_RANK"])]))
     if RAISE_AT in os.environ:

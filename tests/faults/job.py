@@ -25,6 +25,7 @@ from graphlearn_dist.cluster.jobs.plan import Master
 from graphlearn_dist.errors import LaunchError
 from tests.faults import hooks
 from tests.faults.kinds import FAULTS, SERVER_EXIT_S, Fault, Scene, can_slow_disks
+from tests.faults.link import Link
 from tests.faults.proxy import Proxy
 from tests.faults.workload import FEATURE_MEMORY, NUM_SERVERS, NUM_TRAINERS, SERVED, Digests
 from tests.support.jobs import children
@@ -142,10 +143,26 @@ class _ProxiedBackend(LocalBackend):
             yield replace(master, port=self._proxy.open(lambda: (master.address, master.port)))
 
 
+class _LinkedBackend(LocalBackend):
+    """The registry lies on the first host."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self._link = link
+
+    @contextlib.contextmanager
+    def master(self, plan: LaunchPlan) -> Iterator[Master]:
+        with super().master(plan) as master, self._link.listen(0) as server:
+            host, port = server.getsockname()
+            yield replace(master, address=host, port=port, fd=server.fileno())
+
+
 class Harness:
     """Injects the fault at its moment, and ends a job that does not end."""
 
-    def __init__(self, case: Case, directory: Path, grace_s: float, proxy: Proxy | None) -> None:
+    def __init__(
+        self, case: Case, directory: Path, grace_s: float, proxy: Proxy | None = None, link: Link | None = None
+    ) -> None:
         self._case = case
         self._fault = FAULTS[case.fault]
         self._limit_s = self._fault.rule_s + grace_s
@@ -154,7 +171,7 @@ class Harness:
         self._pipe = os.open(directory / "go", os.O_RDWR)
         self._gone = False
         self._thread = threading.Thread(target=self._run, name="fault")
-        self.scene = Scene(random.Random(case.seed), directory, self._go, self._ended, case.early, proxy)
+        self.scene = Scene(random.Random(case.seed), directory, self._go, self._ended, case.early, proxy, link)
         self.began: float | None = None
         self.hang = ""  # why it stopped the job
         self.failure = ""  # what it could not do
@@ -232,7 +249,7 @@ def _mount_small_disk(path: str) -> None:
         raise OSError(ctypes.get_errno(), f"cannot mount a tmpfs at {path}")
 
 
-def _plan(case: Case, graph: Path, directory: Path, proxies: list[int]) -> LaunchPlan:
+def _plan(case: Case, graph: Path, directory: Path, proxies: list[int], link: Link | None) -> LaunchPlan:
     fault = FAULTS[case.fault]
     chance = random.Random(case.seed)
     env = {
@@ -247,6 +264,9 @@ def _plan(case: Case, graph: Path, directory: Path, proxies: list[int]) -> Launc
     }
     if proxies:
         env |= {hooks.PORTS: ",".join(map(str, proxies)), "GLD_SHARE_PARTITIONS": "0"}
+    if link is not None:
+        networks = ",".join(map(link.path, range(NUM_SERVERS)))
+        env |= {hooks.NETWORKS: networks, "GLD_SHARE_PARTITIONS": "0", "GLD_UNIX_SOCKETS": "0"}
     remote = case.mode in SERVED
     (directory / "no_server.py").write_text("")  # a launch has servers; these end at once
     return LaunchPlan(
@@ -283,7 +303,7 @@ def run_case(case: Case, graph: Path, directory: Path, expected: Digests, grace_
         return Verdict("not possible here: no control groups of block devices")
     before = _left(directory, nursery)
     with contextlib.ExitStack() as stack:
-        proxy, ports = None, []
+        proxy, link, ports = None, None, []
         if FAULTS[case.fault].network:
             proxy = Proxy()
             stack.callback(proxy.close)
@@ -291,13 +311,20 @@ def run_case(case: Case, graph: Path, directory: Path, expected: Digests, grace_
                 proxy.open(lambda rank=rank: hooks.server_address(directory, rank))  # type: ignore[misc]
                 for rank in range(NUM_SERVERS)
             ]
-        harness = Harness(case, directory, grace_s, proxy)
+        if FAULTS[case.fault].linked:
+            try:
+                link = stack.enter_context(contextlib.closing(Link()))
+            except OSError as failure:
+                return Verdict(f"not possible here: {failure}")
+        harness = Harness(case, directory, grace_s, proxy, link)
         output = _Output(stack.enter_context((directory / "output.txt").open("w", buffering=1)), harness.on_now)
-        backend = _ProxiedBackend(proxy) if proxy is not None else LocalBackend()
+        backend = LocalBackend() if proxy is None else _ProxiedBackend(proxy)
+        if link is not None:
+            backend = _LinkedBackend(link)
         code, error = 0, ""
         with harness.scope():
             try:
-                code = launch(_plan(case, graph, directory, ports), backend=backend, out=output)  # type: ignore[arg-type]
+                code = launch(_plan(case, graph, directory, ports, link), backend=backend, out=output)  # type: ignore[arg-type]
             except LaunchError as failure:
                 error = str(failure)
     seconds = time.monotonic() - harness.began if harness.began is not None else 0.0

@@ -13,8 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults.hooks import HELD_S, HOLD, INJECTED, RAISE_AT
+from tests.faults.link import Link
 from tests.faults.proxy import Proxy
-from tests.faults.workload import FEATURE_MEMORY, MP, NUM_BATCHES, NUM_EPOCHS, NUM_SERVERS, NUM_TRAINERS, SERVED
+from tests.faults.workload import (
+    FEATURE_MEMORY,
+    MP,
+    NUM_BATCHES,
+    NUM_EPOCHS,
+    NUM_SERVERS,
+    NUM_TRAINERS,
+    RECONNECT,
+    SERVED,
+)
 from tests.support.control_groups import move, remove
 from tests.support.jobs import children, parent_of, told_of, workers_of
 
@@ -24,6 +34,7 @@ SERVER_EXIT_S = 3.0  # that the launcher waits for servers; one that was restart
 BLOCK_DEVICES = Path("/sys/fs/cgroup/blkio")
 _READS = "blkio.throttle.read_iops_device"
 FORK_S = 10.0 + 2.0  # until an owner gives its fork server up, and before that the exit code that it should have told
+RECONNECT_S = 4.0  # that loaders wait for a server which is gone for good
 FROZEN_S = 5.0 + SERVER_EXIT_S  # until the launcher has killed a server that froze
 
 
@@ -38,6 +49,7 @@ class Scene:
         ended: set when the job has ended.
         early: whether the trainer goes on before the fault comes, as near to it as can be.
         proxy: the network between its processes; None where they have their own.
+        link: the one between two hosts, with a server and a trainer on each; None where all are on one.
     """
 
     rng: random.Random
@@ -46,6 +58,7 @@ class Scene:
     ended: threading.Event
     early: bool
     proxy: Proxy | None = None
+    link: Link | None = None
     did: str = ""  # in words, for the table
 
     def processes(self, *wanted: str) -> list[tuple[int, str]]:
@@ -96,6 +109,7 @@ class Fault:
         never: a regular expression of what the launcher must not say; "" where it may say anything.
         first_moment: -1 where it may come before loaders are opened.
         network: whether the job's processes talk through a proxy.
+        linked: whether they lie on two hosts with a link between them.
         disk_full: whether the launcher's logs are on a disk that is full from the beginning.
     """
 
@@ -108,6 +122,7 @@ class Fault:
     never: str = ""
     first_moment: int = 0
     network: bool = False
+    linked: bool = False
     disk_full: bool = False
     environ: Callable[[random.Random], dict[str, str]] = field(default=lambda rng: {})
 
@@ -192,6 +207,39 @@ def _garble(scene: Scene) -> None:
     _network(scene).garble(scene.rng)
 
 
+def _link(scene: Scene) -> Link:
+    if scene.link is None:
+        raise LookupError("the job's processes lie on one host")
+    if scene.early:
+        scene.go()
+    return scene.link
+
+
+def _take_link_down(bounds: tuple[float, float]) -> Callable[[Scene], None]:
+    def inject(scene: Scene) -> None:
+        link, number = _link(scene), scene.rng.randrange(2)
+        scene.did = f"that of host {number}"
+        link.set_up(number, is_up=False)
+        scene.go()
+        scene.pass_time(bounds)
+        link.set_up(number, is_up=True)
+
+    return inject
+
+
+def _take_link_down_for_good(scene: Scene) -> None:
+    _link(scene).set_up(scene.rng.randrange(2), is_up=False)
+
+
+def _narrow_link(scene: Scene) -> None:
+    link = _link(scene)
+    link.limit(rate := scene.rng.choice(("500kbit", "2mbit", "10mbit")))
+    scene.did = rate
+    scene.go()
+    scene.pass_time((2.0, 3.0))
+    link.limit(None)
+
+
 def _lose_fork_server(signum: int) -> Callable[[Scene], None]:
     """A process that workers are forked from gets the signal, and a worker dies: another has to be started."""
 
@@ -247,10 +295,15 @@ def _raise_at(rng: random.Random) -> dict[str, str]:
     return {RAISE_AT: f"{rng.randrange(NUM_EPOCHS)}:{rng.randrange(NUM_BATCHES)}"}
 
 
+def _waiting_briefly(_: random.Random) -> dict[str, str]:
+    return {RECONNECT: str(RECONNECT_S)}
+
+
 def _from_disk(_: random.Random) -> dict[str, str]:
     return {"GLD_FEATURE_MEMORY": FEATURE_MEMORY}
 
 
+_GONE = rf"lost _default_server_\d .*; it was not back within (reconnect_timeout=)?{RECONNECT_S:g} s"
 _KILLED = r"trainer \d was killed by SIGKILL"
 # It may be a worker of another loader that is just starting which needs one first.
 _NO_MEMORY = r"(could not be started again|stage set-up): .*(File too large|EFBIG)"
@@ -276,6 +329,20 @@ FAULTS = (
     Fault("silent network, for long", _silence(LONG_S), SERVED, rule_s=8.0, first_moment=-1, network=True),
     Fault("slow network", _slow, SERVED, rule_s=3.0, first_moment=-1, network=True),
     Fault("corrupt frame", _garble, SERVED, first_moment=-1, network=True),
+    Fault("link down, briefly", _take_link_down(BRIEF_S), SERVED, rule_s=1.5, first_moment=-1, linked=True),
+    Fault("link down, for long", _take_link_down(LONG_S), SERVED, rule_s=8.0, first_moment=-1, linked=True),
+    Fault(
+        "link down, for good",
+        _take_link_down_for_good,
+        SERVED,
+        rule_s=RECONNECT_S + 8.0 + SERVER_EXIT_S,
+        error=_GONE,
+        may_complete=True,
+        first_moment=-1,
+        linked=True,
+        environ=_waiting_briefly,
+    ),
+    Fault("narrow link", _narrow_link, SERVED, rule_s=3.0, first_moment=-1, linked=True),
     Fault("full /dev/shm", _fill_shared_memory, first_moment=-1),
     Fault("no more memory files", _no_memory, error=_NO_MEMORY, may_complete=True),
     Fault("full disk", None, disk_full=True, first_moment=-1),

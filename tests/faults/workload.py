@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ _FANOUT = [3, 2]
 _BATCH_SIZE = len(_SEEDS) // NUM_BATCHES
 _LOCALITY = {REMOTE: None, NEAR: 3, MP: None}
 _DEADLINE_S = 60.0
+RECONNECT = "GLD_FAULT_RECONNECT_S"  # how long a loader waits for a server that is gone, unless it is that
 
 Digests = dict[str, list[str]]  # by trainer: those of its batches, epoch by epoch
 
@@ -68,7 +70,7 @@ def open_loader(mode: str, directory: Path, rank: int) -> DistNeighborLoader:
         options = RemoteDistSamplingWorkerOptions(
             server_rank=list(range(NUM_SERVERS)),
             rpc_timeout=_DEADLINE_S,
-            reconnect_timeout=_DEADLINE_S,
+            reconnect_timeout=float(os.environ.get(RECONNECT, _DEADLINE_S)),
             batches_per_message=3 if mode == NEAR else None,
         )
     else:
