@@ -19,6 +19,12 @@ class _Short(reprlib.Repr):
             return f"{'array' if type(x).__module__ == 'numpy' else 'tensor'}({dtype} {list(shape)})"
         return super().repr1(x, level)
 
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:  # longer than Python writes down
+            return f"an integer of {x.bit_length()} bits"
+
 
 _short = _Short()
 

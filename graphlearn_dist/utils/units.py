@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import numbers
 import re
 from typing import Any
@@ -55,23 +56,33 @@ def parse_share_or_size(given: Any, *, name: str) -> float | int:
     Raises:
         InvalidArgumentError: where it is neither.
     """
-    share = _share_in(given)
+    plain = _plain(given)
+    share = _share_in(plain)
     if share is not None:
         return share
-    try:
-        return parse_size(given, name=name, least=2)
-    except InvalidArgumentError:
-        raise InvalidArgumentError(
-            f"{name}: expected a share from 0 to 1, or bytes such as '4GB', got {shown(given)}"
-        ) from None
+    with contextlib.suppress(InvalidArgumentError):
+        num_bytes = parse_size(plain, least=0)
+        if num_bytes != 1:  # which may mean all
+            return num_bytes or 0.0
+    raise InvalidArgumentError(f"{name}: expected a share from 0 to 1, or bytes such as '4GB', got {shown(given)}")
+
+
+def _plain(given: Any) -> Any:
+    """The number of a tensor or array that has no dimension; anything else as it is."""
+    if getattr(given, "shape", None) == () and hasattr(given, "item"):
+        with contextlib.suppress(RuntimeError):  # a tensor on no device has none
+            return given.item()
+    return given
 
 
 def _share_in(given: Any) -> float | None:
     """The number from 0 to 1 that it is, or None."""
-    if isinstance(given, bool) or (isinstance(given, str) and "_" in given):
+    if isinstance(given, bool) or not isinstance(given, (numbers.Number, str)):
+        return None
+    if isinstance(given, str) and "_" in given:
         return None
     try:
-        value = float(given)
+        value = float(given)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return None
     return value if 0 <= value <= 1 else None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphlearn_dist.data import ZoneOrder
+from graphlearn_dist.data import ZoneOrder, shared_memory
 from graphlearn_dist.distributed import (
     DistDataset,
     DistServer,
@@ -44,21 +45,24 @@ from graphlearn_dist.distributed.copies.host_row_cache import (
 )
 from graphlearn_dist.distributed.copies.partition_asker import AskerClosed, PartitionAsker
 from graphlearn_dist.distributed.copies.row_chances import Announcement, estimate_chances
+from graphlearn_dist.distributed.partitions.dataset_handle import CacheHandle, cache_handle
 from graphlearn_dist.distributed.partitions.partition_peers import PartitionHolders
 from graphlearn_dist.distributed.partitions.partition_service import PartitionService
+from graphlearn_dist.distributed.sampling.batches import PartitionedBatches
 from graphlearn_dist.distributed.sampling.row_cache import open_caches
 from graphlearn_dist.distributed.server.memory_budget import ServerMemory
-from graphlearn_dist.errors import InvalidArgumentError, PeerLostError, ProtocolError, UnknownIdError
+from graphlearn_dist.errors import InvalidArgumentError, PeerLostError, ProtocolError, SystemLimitError, UnknownIdError
 from graphlearn_dist.loader import NeighborLoader
 from graphlearn_dist.messages import SpreadReply, SpreadRequest
-from graphlearn_dist.partition import FrequencyPartitioner, RandomPartitioner
+from graphlearn_dist.partition import CachedRows, FrequencyPartitioner, RandomPartitioner
 from graphlearn_dist.rpc.calls.remote import remote_functions
 from graphlearn_dist.rpc.peers.identity import PeerAddress
 from graphlearn_dist.rpc.wire.encoded import Encoded
-from graphlearn_dist.sampler import NodeSamplerInput
+from graphlearn_dist.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.plan import build_plan
 from graphlearn_dist.sampler.probability import sampling_probability
 from graphlearn_dist.utils.system.ports import reserved_port
+from tests.support.direct_peers import DirectPeers
 from tests.support.graphs import Direction, make_dataset, random_graph
 from tests.support.jobs import load
 from tests.support.oracle import (
@@ -229,12 +233,17 @@ def test_budgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLD_ROW_CACHE", "0.5")
     assert budget_of(None, part) == rows // 2
     assert budget_of("1KB", part) == 1024
-    for wrong in (-0.5, 1.5, "1.5", "-1", -1, "0_1", "many", "nan", True, [], -(10**400)):
+    strange = (-(10**400), -(10**5000), b"0.5", np.True_, torch.tensor(True), torch.tensor(0.5j), 1 + 0j)
+    nowhere = torch.tensor(0.5, device="meta")
+    for wrong in (-0.5, 1.5, "1.5", "-1", -1, "0_1", "many", "nan", True, [], "1B", nowhere, *strange):
         with pytest.raises(InvalidArgumentError, match="row_cache: expected"):
             budget_of(wrong, part)
         with pytest.raises(InvalidArgumentError, match="row_cache: expected"):
             MpDistSamplingWorkerOptions(row_cache=wrong)
-    assert budget_of(0, part) == budget_of(0.0, part) == budget_of("0", part) == 0  # whatever the environment says
+    for none in (0, 0.0, "0", "0GB", "0 B", np.float64(0), torch.tensor(0)):  # whatever the environment says
+        assert budget_of(none, part) == 0
+    assert budget_of(torch.tensor(4096), part) == budget_of(np.array(4096), part) == 4096
+    assert budget_of(torch.tensor(0.5), part) == budget_of(Fraction(1, 2), part) == rows // 2
     assert budget_of(np.int64(4096), part) == budget_of("4096", part) == 4096
     assert budget_of(10**400, part) == budget_of("100000000000TB", part) == 1 << 62
     assert budget_of("5e-1", part) == budget_of(".5", part) == budget_of(" 0.50 ", part) == rows // 2
@@ -368,12 +377,12 @@ class Users:
 
 @pytest.fixture
 def copies_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Users], HostRowCache]:
-    """Makes copies of nothing for who is open, told at once."""
+    """Makes copies of nothing for who is open, told at once; what their batches are like is asked."""
     part = load_partitions(write_partitions(graph_of("homogeneous"), tmp_path, "random", PARTS, "in"), PARTS)[0]
     holders: Future[PartitionHolders] = Future()
     holders.set_result(PartitionHolders({}))
     monkeypatch.setattr(host_row_cache, "post", lambda loop, function: function())
-    monkeypatch.setattr(HostRowCache, "_fetch", lambda self, announced, asker: {})
+    monkeypatch.setattr(HostRowCache, "_fetch", lambda self, asker: (self._announced(), {})[1])
     monkeypatch.setattr(HostRowCache, "_tell_users", lambda self: None)
 
     def make(users: Users) -> HostRowCache:
@@ -419,6 +428,7 @@ def test_after_any_failure_to_fetch_the_next_loader_has_its_turn(
 
         def read(self) -> Any:
             Input.was_read = True
+            return {}
 
     cache.announce(users.open.pop("a"), "a", Input().fail)
     wait_until(lambda: not cache.stats().is_filling)
@@ -434,12 +444,114 @@ def test_after_any_failure_to_fetch_the_next_loader_has_its_turn(
     cache.close()
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_loader_like_one_whose_copies_could_not_be_fetched_has_them_fetched(
+    copies_of: Callable[[Users], HostRowCache], is_open: bool
+) -> None:
+    """Whether that one is still open or not; it may be the same loader again."""
+    users, chosen = Users("ab"), []
+    cache = copies_of(users)
+
+    def fail() -> Announcement:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    cache.announce(users.open["a"], "alike", fail)
+    wait_until(lambda: not cache.stats().is_filling)
+    if not is_open:
+        del users.open["a"]
+    cache.announce(users.open["b"], "alike", functools.partial(chosen.append, "b"))  # type: ignore[arg-type]
+    wait_until(lambda: not cache.stats().is_filling)
+    assert chosen == ["b"]
+    cache.close()
+
+
+def test_where_no_thread_can_be_started_loaders_are_opened_without_copies(
+    copies_of: Callable[[Users], HostRowCache], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next one has them, once there can be threads again."""
+    users, chosen = Users("ab"), []
+    cache = copies_of(users)
+
+    def refuse(work: object) -> None:
+        raise SystemLimitError("no thread for row-cache")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(cache._threads, "submit", refuse)
+        cache.announce(users.open["a"], "a", functools.partial(chosen.append, "a"))  # type: ignore[arg-type]
+    assert "there are no copies: no thread for row-cache" in caplog.text
+    assert not cache.stats().is_filling
+    cache.announce(users.open["b"], "b", functools.partial(chosen.append, "b"))  # type: ignore[arg-type]
+    wait_until(lambda: not cache.stats().is_filling)
+    assert chosen == ["b"]
+    cache.close()
+
+
+def test_nothing_is_kept_of_loaders_that_are_closed_while_copies_are_fetched(
+    copies_of: Callable[[Users], HostRowCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of the one they are fetched for, once it was looked at, nor of those that waited."""
+    users, of_inputs = Users("ab"), []
+    cache = copies_of(users)
+    has_looked, goes_on = threading.Event(), threading.Event()
+
+    class Input:
+        def read(self) -> Any:
+            return {}
+
+    def fetch(self: HostRowCache, asker: PartitionAsker) -> dict[str, Any]:
+        self._announced()
+        has_looked.set()
+        assert goes_on.wait(60.0)
+        return {}
+
+    monkeypatch.setattr(HostRowCache, "_fetch", fetch)
+    for name in "ab":
+        given = Input()
+        of_inputs.append(weakref.ref(given))
+        cache.announce(users.open[name], name, given.read)
+    del given
+    assert has_looked.wait(60.0)
+    users.open.clear()
+    wait_until(lambda: collect() or not any(one() for one in of_inputs))
+    goes_on.set()
+    wait_until(lambda: not cache.stats().is_filling)
+    cache.close()
+
+
+def test_copies_that_are_gone_leave_a_worker_with_those_of_before(tmp_path: Path) -> None:
+    """It reads late which there are; newer ones are about to be told of."""
+    parts = load_partitions(write_partitions(graph_of("homogeneous"), tmp_path, "random", PARTS, "in"), PARTS)
+    config = SamplingConfig(SamplingType.NODE, [2], 10, False, False, False, True, False, False, "in", 0)
+    services = [PartitionService(part) for part in parts]
+    seeds = NodeSamplerInput(torch.arange(60))
+    batches = PartitionedBatches(parts[0], seeds, config, services[:1], DirectPeers(services), 1)
+    used: list[Mapping[str, CachedRows]] = []
+    batches._sampler.collector.use_copies = used.append  # type: ignore[method-assign]
+
+    def told(number: int) -> tuple[CachedRows, CacheHandle]:
+        ids, rows = (shared_memory.share(torch.full(shape, number)) for shape in ((3,), (3, 2)))
+        return CachedRows(ids, rows), cache_handle("node_feature:0", CachedRows(ids, rows))
+
+    first, of_first = told(1)
+    batches.use_copies([of_first])
+    assert torch.equal(used[0]["node_feature:0"].feats, first.feats)
+    gone, of_gone = told(2)
+    del gone
+    collect()
+    batches.use_copies([of_gone])
+    assert len(used) == 1
+    last, of_last = told(3)
+    batches.use_copies([of_last])
+    assert torch.equal(used[1]["node_feature:0"].feats, last.feats)
+
+
 def test_where_there_are_no_rows_there_are_no_copies(tmp_path: Path) -> None:
     RandomPartitioner(str(tmp_path), 2, 60, torch.randint(0, 60, (2, 200))).partition()
     parts = load_partitions(tmp_path, 2)
     assert store_groups(parts[0]) == []
     cache = HostRowCache(parts[0], PartitionService(parts[0]), 1 << 20)
-    assert cache._fetch(Announcement.of_nobody(parts[0].schema), asker_of_two(parts)) == {}
+    cache._make = lambda: Announcement.of_nobody(parts[0].schema)
+    assert cache._fetch(asker_of_two(parts)) == {}
     cache.close()
 
 
@@ -460,7 +572,8 @@ def test_other_rows_of_ids_whose_features_a_directory_has_copies_of(tmp_path: Pa
     assert len(known.ids) > 0
     assert [group.stores for group in store_groups(own)] == [("node_attr:0:pos",), ("node_feature:0",)]
     cache = HostRowCache(own, PartitionService(own), 1 << 20)
-    copies = cache._fetch(Announcement.of_nobody(own.schema), asker_of_two(parts))
+    cache._make = lambda: Announcement.of_nobody(own.schema)
+    copies = cache._fetch(asker_of_two(parts))
     assert not torch.isin(copies["node_feature:0"].ids, known.ids).any()
     others = torch.nonzero(own.node_pb[torch.arange(count)] != 0).view(-1)
     assert torch.equal(copies["node_attr:0:pos"].ids, others[torch.isin(others, edges[0])])

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import Protocol
 
@@ -26,7 +27,7 @@ from ...config import row_cache as row_cache_setting
 from ...data import shared_memory
 from ...data.columns import EDGE_COLUMN, NODE_COLUMN
 from ...data.schema import EDGE_FEATURE, NODE_FEATURE, NODE_LABEL
-from ...errors import GraphLearnError, InvalidArgumentError, ProtocolError
+from ...errors import GraphLearnError, InvalidArgumentError, NotInitializedError, ProtocolError, SystemLimitError
 from ...partition import CachedRows, OwnedEdgesBook, PartitionBook
 from ...rpc import Endpoint
 from ...rpc.engine.threads import WorkerThreads, post
@@ -189,10 +190,11 @@ class HostRowCache:
         self._counts: set[RowCounts] = set()
         self._past = torch.zeros(NUM_COUNTS, dtype=torch.int64)
         self._copies: dict[str, CachedRows] = {}
-        self._before: dict[str, CachedRows] = {}  # a worker may be about to map them
         self._loader: _Loader | None = None
-        # Who was opened while copies were fetched.
-        self._waiting: list[tuple[_Loader, Callable[[], Announcement]]] = []
+        # Who was opened while copies were fetched, as long as they are open: what they read goes with them.
+        self._waiting: weakref.WeakKeyDictionary[CopiesUser, tuple[object, Callable[[], Announcement]]]
+        self._waiting = weakref.WeakKeyDictionary()
+        self._make: Callable[[], Announcement] | None = None  # for whom copies are about to be chosen
         self._is_filling = False
         self._job: CopiesJob | None = None
         self._telling: set[asyncio.Task[None]] = set()
@@ -227,24 +229,32 @@ class HostRowCache:
         """
         if not self.budget_bytes or self.order != "loader" or self._job is None:
             return
-        loader, last = _Loader(announced, weakref.ref(user)), self._loader
+        last = self._loader
         if self._is_filling:
-            self._waiting = [*(one for one in self._waiting if one[0].user() is not None), (loader, make)]
+            self._waiting[user] = announced, make
         elif last is None or (last.announced != announced and last.user() not in [*self._job.users]):
-            self._loader = loader
+            self._loader = _Loader(announced, weakref.ref(user))
             self._begin(make)
 
-    def _go_on(self) -> None:
+    def _go_on(self, *, failed: bool) -> None:
         """Copies are there, or are not to be: those of the last who was opened meanwhile, and is open, may be next."""
-        waiting, self._waiting, job = self._waiting, [], self._job
-        users = [] if job is None else [*job.users]
-        for loader, make in reversed(waiting):
-            if (user := loader.user()) in users and user is not None:
-                return self.announce(user, loader.announced, make)
+        self._is_filling = False
+        if failed:  # they were chosen for nobody
+            self._loader = None
+        waiting = [*self._waiting.items()]
+        self._waiting.clear()
+        users = [] if self._job is None else [*self._job.users]
+        for user, (announced, make) in reversed(waiting):
+            if user in users:
+                return self.announce(user, announced, make)
 
     def _begin(self, make: Callable[[], Announcement]) -> None:
-        self._is_filling = True
-        self._threads.submit(lambda: self._fill(make))
+        self._make, self._is_filling = make, True
+        try:
+            self._threads.submit(self._fill)
+        except SystemLimitError as error:
+            self._make, self._loader, self._is_filling = None, None, False
+            _logger.warning("row_cache: there are no copies: %s", error)
 
     def attach(self, job: CopiesJob) -> None:
         """The process has joined a job."""
@@ -269,25 +279,27 @@ class HostRowCache:
         """Whatever is under way ends, and copies go. From any thread."""
         with self._lock:
             self._closed.set()
-            self._copies, self._before, self.handles = {}, {}, ()
+            self._copies, self.handles = {}, ()
         self._threads.close(0.0)
         self._is_filling = False  # what had not begun never does
-        self._job, self._waiting = None, []
+        self._job = self._make = None
+        self._waiting.clear()
 
     # --- filling, in the thread ---------------------------------------------------------------------------------
 
-    def _fill(self, make: Callable[[], Announcement]) -> None:
-        job = self._job
+    def _fill(self) -> None:
+        job, failed = self._job, True
+        if job is None:
+            return
         try:
-            if job is None:
-                return
-            copies = self._fetch(make(), PartitionAsker(self._service, job.endpoint, self._find_holders, self._closed))
+            copies = self._fetch(PartitionAsker(self._service, job.endpoint, self._find_holders, self._closed))
             handles = tuple(cache_handle(store, kept) for store, kept in copies.items())
             with self._lock:
                 if self._closed.is_set():
                     return
-                self._before, self._copies, self.handles = self._copies, copies, handles
-            post(job.endpoint.loop, self._tell_users)
+                self._copies, self.handles = copies, handles
+            failed = False
+            _on_loop_of(job, self._tell_users)
             stats = self.stats()
             _logger.info("row_cache: copies of %d rows, %d MiB", stats.rows, stats.nbytes >> 20)
         except AskerClosed:
@@ -297,9 +309,9 @@ class HostRowCache:
         except Exception:  # such as that there are no files left: the next loader may have more luck
             _logger.exception("row_cache: there are no copies")
         finally:
-            self._is_filling = False
-            if job is not None:
-                post(job.endpoint.loop, self._go_on)
+            self._make = None
+            if not _on_loop_of(job, partial(self._go_on, failed=failed)):
+                self._is_filling = False
 
     def _find_holders(self) -> PartitionHolders:
         job = self._job
@@ -321,7 +333,14 @@ class HostRowCache:
             self._telling.add(task)
             task.add_done_callback(self._telling.discard)
 
-    def _fetch(self, announced: Announcement, asker: PartitionAsker) -> dict[str, CachedRows]:
+    def _announced(self) -> Announcement:
+        """What the batches are like that copies are chosen for; once, as what it is made from is not to be kept."""
+        make, self._make = self._make, None
+        if make is None:
+            raise AskerClosed
+        return make()
+
+    def _fetch(self, asker: PartitionAsker) -> dict[str, CachedRows]:
         # Rows that lie on this host are read in place.
         asked = sorted(asker.holders.addresses.keys() - asker.holders.shared.keys())
         if not asked:
@@ -338,7 +357,7 @@ class HostRowCache:
             )
             return {}
         with_edges = sorted({group.type_index for group in groups if group.kind == "edge"})
-        chances = estimate_chances(self._dataset, announced, with_edges, asker)
+        chances = estimate_chances(self._dataset, self._announced(), with_edges, asker)
         chosen = choose_rows(self._dataset, groups, chances, asked, self.budget_bytes)
         copies: dict[str, CachedRows] = {}
         for group, by_partition in zip(groups, chosen, strict=True):
@@ -397,6 +416,14 @@ class HostRowCache:
             ids, rows = ids[is_there], [shared_memory.share(part[is_there]) for part in rows]
         shared = shared_memory.share(ids)
         return {name: CachedRows(shared, part) for name, part in zip(group.stores, rows, strict=True)}
+
+
+def _on_loop_of(job: CopiesJob, function: Callable[[], None]) -> bool:
+    """Has the loop of the process's endpoint call this, unless the process has left the job."""
+    try:
+        return post(job.endpoint.loop, function)
+    except NotInitializedError:
+        return False
 
 
 def choose_rows(

@@ -42,7 +42,7 @@ from ..dist_options import (
     recent_rows_bytes,
 )
 from ..event_loop import LoopThread
-from ..partitions.dataset_handle import CacheHandle, open_copies
+from ..partitions.dataset_handle import CacheHandle
 from ..partitions.partition_input import resolve_among, resolve_here
 from ..partitions.partition_peers import PartitionHolders
 from ..partitions.partition_service import PartitionService
@@ -139,7 +139,7 @@ class _CopiesInBatches:
         """There are these now."""
         if copies is not self._used:
             self._used = copies
-            self._batches.use_copies(open_copies(copies))
+            self._batches.use_copies(copies)
 
 
 class _OnLoop:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, NoReturn
@@ -14,8 +14,9 @@ import torch
 from ...core import pooled_empty
 from ...data.disk_tier import Announced
 from ...data.schema import NODE_LABEL, store_name
+from ...errors import StorageError
 from ...messages import SampledBatch, SampledBatches
-from ...partition import CachedRows, OwnedEdgesBook
+from ...partition import OwnedEdgesBook
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batch_maker import BatchMaker, unwritten_edges, wanted_rows, with_edges, with_rows, write_edges
 from ...sampler.batches import make_plan, whole_graph
@@ -33,6 +34,7 @@ from ...telemetry import BatchCounts, DeviceCacheCounts
 from ...telemetry.trace import set_batches, trace_stages, tracer
 from ...utils.tensor import on_host
 from ..dist_dataset import DistDataset
+from ..partitions.dataset_handle import CacheHandle, open_copies
 from ..partitions.partition_peers import Peers
 from ..partitions.partition_service import PartitionService
 from .feature_collector import FeatureCollector, Lookup, RowPlan, Wanted
@@ -374,9 +376,17 @@ class PartitionedBatches:
         """How batches are sampled, resolved."""
         return self._sampler.plan
 
-    def use_copies(self, copies: Mapping[str, CachedRows]) -> None:
-        """See ``FeatureCollector.use_copies``."""
-        self._sampler.collector.use_copies(copies)
+    def use_copies(self, copies: Iterable[CacheHandle]) -> None:
+        """See ``FeatureCollector.use_copies``; those of before are used on where these cannot be mapped.
+
+        They may be gone by now, as whoever keeps them has others, and is about to tell of these.
+        """
+        try:
+            opened = open_copies(copies)
+        except StorageError as error:
+            logger.info("row_cache: copies of rows that cannot be mapped are not used: %s", error)
+        else:
+            self._sampler.collector.use_copies(opened)
 
     @property
     def keeps_rows(self) -> bool:

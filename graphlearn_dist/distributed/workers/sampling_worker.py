@@ -36,7 +36,6 @@ from ...sampler.epochs.batches_together import most_together_bytes
 from ...telemetry import BatchCounts
 from ...telemetry.trace import start_tracing, stop_tracing, tracer
 from ..dist_dataset import DistDataset
-from ..partitions.dataset_handle import open_copies
 from ..partitions.host_partitions import open_partitions
 from ..partitions.partition_peers import Peers, ServerPeers
 from ..partitions.partition_service import PartitionService
@@ -235,7 +234,7 @@ class SamplingWorker:
             recent_bytes=setup.recent_bytes,
         )  # fmt: skip
         self._batches.trace_key = setup.key
-        self._batches.use_copies(open_copies(setup.copies))
+        self._batches.use_copies(setup.copies)
         if setup.row_counts is not None:
             self._batches.count_rows_in(open_counts(setup.row_counts))
         self._has_peers = len(services) < dataset.num_partitions
@@ -259,7 +258,7 @@ class SamplingWorker:
                 case MoveHolders(addresses) if isinstance(self._peers, ServerPeers):
                     self._peers.move(addresses)
                 case UseCopies(copies):
-                    self._batches.use_copies(open_copies(copies))
+                    self._batches.use_copies(copies)
                 case StopWorker() | None:
                     await self._end_run()
                     if self._broken is not None:
