@@ -465,6 +465,26 @@ def test_a_loader_like_one_whose_copies_could_not_be_fetched_has_them_fetched(
     cache.close()
 
 
+def test_where_a_partition_was_left_out_the_next_loader_has_its_turn(
+    copies_of: Callable[[Users], HostRowCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A like one too: that partition may be back."""
+    users, chosen = Users("ab"), []
+    cache = copies_of(users)
+
+    def fetch(self: HostRowCache, asker: PartitionAsker) -> dict[str, Any]:
+        self._announced()
+        asker.lost.add(1)
+        return {}
+
+    monkeypatch.setattr(HostRowCache, "_fetch", fetch)
+    for name in "ab":
+        cache.announce(users.open[name], "alike", functools.partial(chosen.append, name))  # type: ignore[arg-type]
+        wait_until(lambda: not cache.stats().is_filling)
+    assert chosen == ["a", "b"]
+    cache.close()
+
+
 def test_where_no_thread_can_be_started_loaders_are_opened_without_copies(
     copies_of: Callable[[Users], HostRowCache], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

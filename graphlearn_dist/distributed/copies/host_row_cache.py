@@ -292,13 +292,14 @@ class HostRowCache:
         if job is None:
             return
         try:
-            copies = self._fetch(PartitionAsker(self._service, job.endpoint, self._find_holders, self._closed))
+            asker = PartitionAsker(self._service, job.endpoint, self._find_holders, self._closed)
+            copies = self._fetch(asker)
             handles = tuple(cache_handle(store, kept) for store, kept in copies.items())
             with self._lock:
                 if self._closed.is_set():
                     return
                 self._copies, self.handles = copies, handles
-            failed = False
+            failed = bool(asker.lost)
             _on_loop_of(job, self._tell_users)
             stats = self.stats()
             _logger.info("row_cache: copies of %d rows, %d MiB", stats.rows, stats.nbytes >> 20)
@@ -322,8 +323,8 @@ class HostRowCache:
             try:
                 return found.result(_RETRY_S)
             except FutureTimeoutError:
-                if found.done():
-                    raise
+                if found.done():  # by now, or that is its error
+                    return found.result()
         raise AskerClosed
 
     def _tell_users(self) -> None:

@@ -197,7 +197,6 @@ class CollocatedProducer(LocalProducer):
         if self._row_counts is not None:
             self._batches.count_rows_in(open_counts(self._row_counts.handle_of(0)))
         self._with_copies = _CopiesInBatches(self._batches)
-        self._fill_copies(_OnLoop(self._thread, self._with_copies.use), config.batch_size, self._batches.plan)
         self.device = self._batches.device
         self._copies = DeviceCopies(self.device)
         tell_where_sampled(dataset)
@@ -209,6 +208,7 @@ class CollocatedProducer(LocalProducer):
         self._together = self._most_together(dataset, config)
         self._alone_until = -1  # position in the run: batches before it are made one by one
         self._upcoming: Upcoming | None = None  # of the run
+        self._fill_copies(_OnLoop(self._thread, self._with_copies.use), config.batch_size, self._batches.plan)
 
     def _most_together(self, dataset: DistDataset, config: SamplingConfig) -> int:
         """How many of its batches may be made together."""

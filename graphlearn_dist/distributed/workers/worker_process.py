@@ -115,7 +115,7 @@ class WorkerProcess:
         try:
             self._worker = worker = await asyncio.shield(forking)
         except asyncio.CancelledError:
-            forking.add_done_callback(_drop)  # it starts all the same, finds its socket closed, and ends
+            forking.add_done_callback(_drop)  # it starts all the same
             raise
         except OSError as error:  # no more processes, memory or descriptors
             raise SamplingWorkerError(f"{self.name}: stage start: {error}") from error
@@ -202,7 +202,7 @@ class WorkerProcess:
     # --- the end -----------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Ends the process: asks, then kills. Idempotent."""
+        """Ends the process: asks, then kills; at once where this is cancelled. Idempotent."""
         was_over, self._is_over = self._is_over, True
         self._feed.close()
         self._close_region()
@@ -213,20 +213,24 @@ class WorkerProcess:
                 with contextlib.suppress(ConnectionError):  # it is gone already
                     send_message(self._control, StopWorker())
             self._control.close()
-        if self._worker is not None:
-            await _end(self._worker)
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
-        if self._worker is not None:
-            self._worker.close()
+        listener, worker = self._listener, self._worker
         # They refer to this object, whose memory must not wait for a garbage collection.
         self._pulse = self._listener = self._control = None
+        try:
+            if worker is not None:
+                await _end(worker)
+        finally:
+            if worker is not None:
+                worker.close()
+            if listener is not None:
+                listener.cancel()
+                await asyncio.gather(listener, return_exceptions=True)
 
 
 def _drop(forking: asyncio.Future[ForkedWorker]) -> None:
     if not forking.cancelled() and forking.exception() is None:
         worker = forking.result()
+        worker.kill()
         worker.control.close()
         os.close(worker.pulse)
         worker.close()
@@ -238,6 +242,10 @@ async def _end(worker: ForkedWorker) -> None:
     except (TimeoutError, asyncio.TimeoutError):
         worker.kill()
         await worker.wait()
+    except asyncio.CancelledError:
+        worker.kill()
+        await worker.wait()  # which is soon
+        raise
 
 
 def describe_exit(code: int | None) -> str:

@@ -6,16 +6,21 @@ import asyncio
 import errno
 import os
 import resource
+import signal
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from graphlearn_dist.distributed.workers.batch_shelf import BatchShelf
+from graphlearn_dist.distributed.workers.fork_server import ForkedWorker, ForkServer, hold_fork_server
 from graphlearn_dist.distributed.workers.worker_memory import WorkerMemory
+from graphlearn_dist.distributed.workers.worker_messages import StopWorker
 from graphlearn_dist.distributed.workers.worker_process import WorkerProcess
 from graphlearn_dist.errors import SamplingWorkerError
+from tests.support.jobs import wait_ended
 
+DEADLINE_S = 60.0  # only ever reached by a hang
 MEMORY = WorkerMemory.divide(1 << 17)
 
 
@@ -56,3 +61,30 @@ def test_a_worker_without_memory_for_its_ring_is_named() -> None:
             asyncio.run(make())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_worker_is_killed_where_its_end_is_not_waited_for() -> None:
+    """As where a limit of time is over, or a loader's loop ends, while it is asked to."""
+
+    async def close_and_cancel(forks: ForkServer) -> int:
+        def fork() -> ForkedWorker:
+            worker = forks.fork()
+            os.kill(worker.pid, signal.SIGSTOP)  # it hears nothing
+            return worker
+
+        origin: Any = SimpleNamespace(forks=SimpleNamespace(fork=fork), make_setup=lambda feed: StopWorker())
+        process = WorkerProcess("loader 1, worker 0", BatchShelf("loader 1", 1), 0, MEMORY, lambda *_: None, origin)
+        starting = asyncio.create_task(process.start())
+        while not process.pid:
+            await asyncio.sleep(0.01)
+        closing = asyncio.create_task(process.close())
+        await asyncio.sleep(0)  # it has begun
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        starting.cancel()
+        return process.pid
+
+    with hold_fork_server() as forks:
+        pid = asyncio.run(close_and_cancel(forks))
+        wait_ended([pid], DEADLINE_S)
