@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
@@ -31,13 +30,10 @@ def run_local(coroutine: Coroutine[Any, Any, T]) -> T:
 async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """What several coroutines give that run at once.
 
-    Where one fails, or this is cancelled, the others are cancelled, once, and have ended before that is raised: this
-    may take as long as what they do then.
+    Where one fails, or this is cancelled, the others are cancelled and have ended before that is raised.
     """
     tasks = [asyncio.create_task(each) for each in coroutines]
     try:
-        if tasks:  # unlike ``gather``, ``wait`` leaves it to us to cancel them
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         return await asyncio.gather(*tasks)
     except BaseException:
         await _call_off(tasks)
@@ -47,13 +43,6 @@ async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def _call_off(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    left = [task for task in tasks if not task.done()]
-    for task in left:
-        task.cancel()
-    while left:
-        with contextlib.suppress(asyncio.CancelledError):  # something is about to be raised as it is
-            await asyncio.wait(left)
-        left = [task for task in left if not task.done()]
     for task in tasks:
-        if not task.cancelled():
-            task.exception()  # seen
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

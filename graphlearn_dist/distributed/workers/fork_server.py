@@ -97,6 +97,7 @@ class ForkedWorker:
         self._status = status
         self._sign = sign
         self._waiting: asyncio.Task[int | None] | None = None
+        self._is_closed = False
 
     def kill(self) -> None:
         """Kills it; without effect where it has ended."""
@@ -116,7 +117,8 @@ class ForkedWorker:
         try:
             await ended.wait()
         finally:
-            loop.remove_reader(self._pidfd)
+            if not self._is_closed:  # its number may be another's by now
+                loop.remove_reader(self._pidfd)
         self._status.setblocking(False)
         give_up = loop.time() + _MAX_STATUS_S
         while True:
@@ -131,6 +133,10 @@ class ForkedWorker:
 
     def close(self) -> None:
         """Lets go of the process, which may still run; ``control`` and ``pulse`` are their takers'."""
+        self._is_closed = True
+        if self._waiting is not None and not self._waiting.done():  # nobody waits any more
+            self._waiting.get_loop().remove_reader(self._pidfd)
+            self._waiting.cancel()
         os.close(self._pidfd)
         self._status.close()
 

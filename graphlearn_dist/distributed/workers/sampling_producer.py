@@ -97,6 +97,7 @@ class SamplingProducer:
         if row_counts is not None:
             self._resources.callback(row_counts.close)
         self._batch_counts = SharedBatchCounts(request.num_workers)
+        self._start_failure: SamplingWorkerError | None = None  # of the first worker that failed on its way up
         self._run = 0
         self._epoch = 0
         self._share = BatchShare(BatchIndices(0, 0))
@@ -172,9 +173,15 @@ class SamplingProducer:
             await asyncio.wait_for(self._start_workers(), self._request.start_timeout_s)
         except BaseException as error:
             late = [str(rank) for rank, worker in enumerate(self._workers) if not worker.is_up]
-            await self.close()
-            if not isinstance(error, asyncio.TimeoutError) or isinstance(error, GraphLearnError):
-                raise
+            failure, self._start_failure = self._start_failure, None
+            try:
+                await self.close()
+                if not isinstance(error, asyncio.TimeoutError) or isinstance(error, GraphLearnError):
+                    raise
+                if failure is not None:  # the others had not ended yet when the time was over
+                    raise failure from None
+            finally:
+                del failure  # its traceback may lead here
             raise DeadlineExceededError(
                 f"{self._name}: workers {', '.join(late)} of {len(self._workers)} were not set up within "
                 f"start_timeout={self._request.start_timeout_s:g} s; a busy machine may take longer to start them"
@@ -184,9 +191,17 @@ class SamplingProducer:
         self._shelf.open()
         forks = self._resources.enter_context(hold_fork_server())
         await gather_all(
-            worker.start(WorkerOrigin(forks, partial(self._make_setup, rank)))
+            self._start_worker(worker, WorkerOrigin(forks, partial(self._make_setup, rank)))
             for rank, worker in enumerate(self._workers)
         )
+
+    async def _start_worker(self, worker: WorkerHandle, origin: WorkerOrigin) -> None:
+        try:
+            await worker.start(origin)
+        except SamplingWorkerError as error:
+            if self._start_failure is None:
+                self._start_failure = error
+            raise
 
     def _name_of(self, rank: int) -> str:
         return f"{self._name}, worker {rank}"
