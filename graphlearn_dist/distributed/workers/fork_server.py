@@ -99,8 +99,15 @@ class ForkedWorker:
         self._waiting: asyncio.Task[int | None] | None = None
         self._is_closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._is_closed
+
     def kill(self) -> None:
-        """Kills it; without effect where it has ended."""
+        """Kills it; without effect where it has ended, or was let go of."""
+        if self._is_closed:  # the descriptor's number may be another's
+            return
         with contextlib.suppress(ProcessLookupError):
             _C.kill_process(self._pidfd)
 
@@ -132,7 +139,9 @@ class ForkedWorker:
                     return None
 
     def close(self) -> None:
-        """Lets go of the process, which may still run; ``control`` and ``pulse`` are their takers'."""
+        """Lets go of the process, which may still run; ``control`` and ``pulse`` are their takers'. Idempotent."""
+        if self._is_closed:
+            return
         self._is_closed = True
         if self._waiting is not None and not self._waiting.done():  # nobody waits any more
             self._waiting.get_loop().remove_reader(self._pidfd)

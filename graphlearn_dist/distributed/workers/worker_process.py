@@ -217,7 +217,7 @@ class WorkerProcess:
         # They refer to this object, whose memory must not wait for a garbage collection.
         self._pulse = self._listener = self._control = None
         try:
-            if worker is not None:
+            if worker is not None and not worker.is_closed:
                 await _end(worker)
         finally:
             if worker is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import resource
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from graphlearn_dist.distributed.workers import sampling_producer
 from graphlearn_dist.distributed.workers.batch_shelf import BatchShelf
 from graphlearn_dist.distributed.workers.fork_server import ForkedWorker, ForkServer, hold_fork_server
+from graphlearn_dist.distributed.workers.sampling_producer import SamplingProducer
 from graphlearn_dist.distributed.workers.worker_memory import WorkerMemory
 from graphlearn_dist.distributed.workers.worker_messages import StopWorker
 from graphlearn_dist.distributed.workers.worker_process import WorkerProcess
@@ -82,9 +85,43 @@ def test_a_worker_is_killed_where_its_end_is_not_waited_for() -> None:
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
+        await process.close()  # again, as by who was to close it anyway
         starting.cancel()
         return process.pid
 
     with hold_fork_server() as forks:
         pid = asyncio.run(close_and_cancel(forks))
         wait_ended([pid], DEADLINE_S)
+
+
+def test_a_failure_at_the_start_is_told_though_the_time_is_over_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a worker has failed, and the others have not ended yet when the time for starting is over."""
+
+    class Failing:
+        is_up = False
+
+        async def start(self, origin: Any) -> None:
+            raise SamplingWorkerError("worker 0 failed")
+
+        async def close(self) -> None:
+            pass
+
+    class Slow(Failing):
+        async def start(self, origin: Any) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0.2)  # beyond the limit of time
+
+    async def start() -> None:
+        producer = SamplingProducer.__new__(SamplingProducer)
+        producer._name, producer._workers = "loader 1", [Failing(), Slow()]  # type: ignore[list-item]
+        producer._request = SimpleNamespace(start_timeout_s=0.1)  # type: ignore[assignment]
+        producer._shelf = SimpleNamespace(open=lambda: None)  # type: ignore[assignment]
+        producer._resources, producer._start_failure = contextlib.ExitStack(), None
+        producer.close = Failing().close  # type: ignore[method-assign]
+        await producer.start()
+
+    monkeypatch.setattr(sampling_producer, "hold_fork_server", contextlib.nullcontext)
+    with pytest.raises(SamplingWorkerError, match="worker 0 failed"):
+        asyncio.run(start())
