@@ -275,6 +275,7 @@ def test_who_left_while_the_registry_was_away_is_not_waited_for(monkeypatch: pyt
             with pytest.raises(PeerLostError, match=r"client 1.*it did not join again after the registry was lost"):
                 a.all_gather(1)
         again = client(1)
+        a.wait_for_members("client", 2, DEADLINE_S)  # it has heard of it, too
         assert in_threads(a.barrier, again.barrier) == [None, None]
 
 
