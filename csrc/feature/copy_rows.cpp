@@ -15,8 +15,10 @@ constexpr size_t kGroup = 4;           // lines that are read before they are wr
 constexpr size_t kStreamed = 16;       // bytes of one write past the caches
 constexpr int64_t kSmallestStream = int64_t{16} << 20;
 
-// A line in registers, a vector extension of GCC and Clang: the compiler cuts it into what the instruction set has.
-typedef char Line __attribute__((vector_size(kLine), aligned(1), may_alias));
+// Half a line in a register, a vector extension of GCC and Clang: the compiler cuts it into what the instruction set
+// has. Copies of longer ones than AVX2 has are made by way of the stack there.
+constexpr size_t kHalf = kLine / 2;
+typedef char Half __attribute__((vector_size(kHalf), aligned(1), may_alias));
 
 // Reads `kLines` lines before it writes them: a row that shares its low address bits with its target, as rows of a
 // power of two do, would have to wait for the writes otherwise.
@@ -27,9 +29,9 @@ GLD_INLINE void copy_lines(const char* from, char* to) {
     for (size_t i = 0; i < kLines * kLine / kStreamed; ++i) pieces[i] = load_piece(from + i * kStreamed);
     for (size_t i = 0; i < kLines * kLine / kStreamed; ++i) stream_piece(to + i * kStreamed, pieces[i]);
   } else {
-    Line lines[kLines];
-    for (size_t i = 0; i < kLines; ++i) lines[i] = reinterpret_cast<const Line*>(from)[i];
-    for (size_t i = 0; i < kLines; ++i) reinterpret_cast<Line*>(to)[i] = lines[i];
+    Half halves[kLines * kLine / kHalf];
+    for (size_t i = 0; i < kLines * kLine / kHalf; ++i) halves[i] = reinterpret_cast<const Half*>(from)[i];
+    for (size_t i = 0; i < kLines * kLine / kHalf; ++i) reinterpret_cast<Half*>(to)[i] = halves[i];
   }
 }
 

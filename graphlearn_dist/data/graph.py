@@ -17,6 +17,7 @@ from . import shared_memory
 from .device.device_group import DeviceGroup, gpus_by_group, group_of, usable_gpu, usable_groups
 from .device.device_topology import DeviceTopology, OnGpu, Placement
 from .handles import GraphHandle
+from .huge_pages import read_at_random
 from .topology import Topology as Topology
 
 
@@ -149,6 +150,7 @@ class Graph:
         if self._native is None:
             topo = self.topo
             self._native = _C.Csr(topo.indptr, topo.indices, topo.edge_ids, topo.num_cols, topo.edge_times)
+            read_at_random(topo.indptr, topo.indices, topo.edge_ids, topo.edge_times)
 
     @property
     def graph_handler(self) -> _C.Csr:
@@ -178,6 +180,7 @@ class Graph:
                 weights.sums,
                 weights.positive_counts,
             )
+            read_at_random(topo.indptr, topo.indices, topo.edge_ids, topo.edge_times, topo.edge_weights, weights.sums)
         return self._native_weighted
 
     def cover(self, num_rows: int = 0, num_cols: int = 0) -> None:

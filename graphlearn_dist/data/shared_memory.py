@@ -7,11 +7,11 @@ leaves nothing.
 
 from __future__ import annotations
 
+import functools
 import math
 import mmap
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 from .. import _C
 from ..errors import StorageError
 from ..messages import TensorHandle
+from .huge_pages import read_at_random
 
 # Start address -> (file descriptor, bytes) of our own shared memory. No lock: a finaliser may run in the middle of any
 # of this module's lines, and single operations on a dict are atomic.
@@ -33,6 +34,16 @@ _received: dict[int, tuple[TensorHandle, int]] = {}
 moving = threading.RLock()
 
 
+class _Mapping(_C.FileMapping):
+    """A mapping that tells of its end while its pages are mapped: their addresses may be another's right after."""
+
+    at_end: Callable[[], object] | None = None
+
+    def __del__(self) -> None:
+        if self.at_end is not None:
+            self.at_end()
+
+
 def share(tensor: torch.Tensor) -> torch.Tensor:
     """The same values in memory that other processes can map; the tensor itself where it lies so already."""
     tensor = tensor.contiguous()
@@ -40,12 +51,12 @@ def share(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     nbytes = tensor.numel() * tensor.element_size()
     descriptor = _C.create_memory_file("graphlearn_dist", nbytes)
-    mapping = mmap.mmap(descriptor, nbytes)
+    mapping = _Mapping(descriptor, 0, nbytes, is_shared=True)
     shared = _view(mapping, 0, tensor.dtype, tuple(tensor.shape))
     shared.copy_(tensor)
     _anonymous[shared.data_ptr()] = (descriptor, nbytes)
-    # Called before the pages are unmapped: the address may be another mapping's right after that.
-    weakref.finalize(mapping, _forget, shared.data_ptr(), descriptor)
+    mapping.at_end = functools.partial(_forget, shared.data_ptr(), descriptor)
+    read_at_random(shared)
     return shared
 
 
@@ -103,14 +114,14 @@ def from_handle(handle: TensorHandle) -> torch.Tensor:
             _check_inode(handle, file.fileno())
             if os.fstat(file.fileno()).st_size < handle.offset + nbytes:
                 raise StorageError(f"{handle.path}: expected at least {handle.offset + nbytes} bytes")
-            mapping = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY, offset=start)
+            mapping = _Mapping(file.fileno(), start, length, is_shared=False)
     except OSError as error:
         hint = "; is the object that was shared still there?" if _is_anonymous(handle.path) else ""
         raise StorageError(f"cannot map {handle.path}: {error}{hint}") from error
     tensor = _view(mapping, handle.offset - start, dtype, handle.shape)
     if _is_anonymous(handle.path):
         _received[tensor.data_ptr()] = handle, nbytes
-        weakref.finalize(mapping, _received.pop, tensor.data_ptr(), None)
+        mapping.at_end = functools.partial(_received.pop, tensor.data_ptr(), None)
     return tensor
 
 
@@ -133,7 +144,7 @@ def _map_again(tensor: torch.Tensor, handle: TensorHandle, offset: int) -> torch
     try:
         with open(handle.path, "r+b") as file:
             _check_inode(handle, file.fileno())
-            mapping = mmap.mmap(file.fileno(), beyond + nbytes, offset=offset - beyond)
+            mapping = _Mapping(file.fileno(), offset - beyond, beyond + nbytes, is_shared=True)
     except (OSError, StorageError):  # its owner has ended or freed it: its pages live on in the mapping that there is
         return None
     return _view(mapping, beyond, tensor.dtype, tuple(tensor.shape))

@@ -21,6 +21,7 @@ from .device.device_group import usable_gpu
 from .device.device_rows import DeviceRows
 from .disk_tier import DiskTier
 from .handles import GpuHandle
+from .huge_pages import read_at_random
 
 HOST = -1
 
@@ -189,6 +190,7 @@ class UnifiedTensor:
             if not self._parts:
                 raise NotInitializedError("UnifiedTensor: no rows yet; call init_from() or append_cpu_tensor() first")
             self._store = _C.RowStore(self._parts)
+            read_at_random(*self._parts)
         return self._store
 
     @property

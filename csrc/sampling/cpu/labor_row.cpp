@@ -26,8 +26,9 @@ struct Shortlist {
   int64_t size = 0;
 };
 
-constexpr int64_t kLanes = 8;
-// A vector extension of GCC and Clang: the compiler cuts it into what the instruction set has.
+constexpr int64_t kLanes = 4;
+// A vector extension of GCC and Clang: the compiler cuts it into what the instruction set has. No more than AVX2 has:
+// comparisons of longer ones are made element by element there.
 typedef uint64_t Vector __attribute__((vector_size(kLanes * sizeof(uint64_t))));
 
 // How many numbers to let pass on average, so that about one row in a hundred has fewer than `fanout` of them.

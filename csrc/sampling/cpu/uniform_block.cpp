@@ -8,8 +8,9 @@
 namespace gld {
 namespace {
 
-constexpr int64_t kVectorLanes = 16;
-// A vector extension of GCC and Clang: the compiler cuts it into what the instruction set has.
+constexpr int64_t kVectorLanes = 8;
+// A vector extension of GCC and Clang: the compiler cuts it into what the instruction set has. No more than AVX2 has:
+// comparisons of longer ones are made element by element there.
 typedef uint32_t Vector __attribute__((vector_size(kVectorLanes * sizeof(uint32_t))));
 
 // NodeStream::below for a bound of 32 bits: the same high half of the product, from products that vectorise.
