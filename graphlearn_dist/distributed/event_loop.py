@@ -79,19 +79,25 @@ class LoopThread:
         """Starts the thread. Idempotent.
 
         Raises:
-            SystemLimitError: no threads are left.
+            SystemLimitError: no threads, or no descriptors, are left.
         """
         self._home.check()
         if self._loop is not None:
             return
-        loop = asyncio.new_event_loop()
+        try:
+            loop = asyncio.new_event_loop()
+        except OSError as error:
+            raise SystemLimitError(f"{self._name}: {error} (see ulimit -n)") from error
         executor = LoopExecutor(self._name)
         loop.set_default_executor(executor)
-        thread = threading.Thread(target=run_loop, args=(loop,), name=self._name, daemon=True)
+        thread = threading.Thread(target=_run_to_the_end, args=(loop,), name=self._name, daemon=True)
         try:
             start_thread(thread)
         except SystemLimitError:
             loop.close()
+            raise
+        except BaseException:  # interrupted: it may run already
+            post(loop, loop.stop)
             raise
         self._loop, self._thread, self._executor = loop, thread, executor
 
@@ -139,14 +145,19 @@ class LoopThread:
             return
         with self._posting:
             loop, thread, executor = self._loop, self._thread, self._executor
+            if loop is None or thread is None or executor is None:
+                return
+            ended = asyncio.run_coroutine_threadsafe(_cancel_others(executor), loop)
+            ended.add_done_callback(lambda _: post(loop, loop.stop))  # whoever waits for it, or is interrupted
             self._loop = self._thread = self._executor = None
-        if loop is None or thread is None or executor is None:
-            return
-        asyncio.run_coroutine_threadsafe(_cancel_others(executor), loop).result(_STOP_TIMEOUT_S)
-        loop.call_soon_threadsafe(loop.stop)
+        ended.result(_STOP_TIMEOUT_S)
         thread.join(_STOP_TIMEOUT_S)
-        if not thread.is_alive():
-            loop.close()
+
+
+def _run_to_the_end(loop: asyncio.AbstractEventLoop) -> None:
+    """Runs a loop until it is stopped, and closes it."""
+    run_loop(loop)
+    loop.close()
 
 
 async def _cancel_others(executor: LoopExecutor) -> None:

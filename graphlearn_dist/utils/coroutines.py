@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -42,7 +42,29 @@ async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         tasks.clear()  # an error's traceback leads here, and its task to the error: no memory waits for a collection
 
 
-async def _call_off(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def _call_off(tasks: Iterable[asyncio.Future[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def within(awaitable: Awaitable[T], timeout_s: float | None) -> T:
+    """What an awaitable gives within so many seconds; else it is cancelled.
+
+    As ``asyncio.wait_for``, which before Python 3.12 forgets that it was cancelled where the result is there already.
+
+    Raises:
+        asyncio.TimeoutError: it took longer.
+    """
+    task = asyncio.ensure_future(awaitable)
+    try:
+        await asyncio.wait((task,), timeout=timeout_s)
+    except BaseException:
+        await _call_off((task,))
+        raise
+    if task.done():
+        return task.result()
+    await _call_off((task,))
+    if task.cancelled():
+        raise asyncio.TimeoutError
+    return task.result()

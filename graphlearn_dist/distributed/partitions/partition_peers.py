@@ -21,6 +21,7 @@ from ...rpc.calls.remote import Remote
 from ...rpc.peers.identity import Peer, PeerAddress
 from ...rpc.wire.failures import read_failure
 from ...telemetry.trace import current_batches, tracer
+from ...utils.coroutines import within
 from ...utils.message_types import register_message
 from .host_partitions import SharedPartition
 from .partition_service import SERVICE, PartitionService
@@ -438,7 +439,7 @@ class ServerPeers(EndpointPeers):
                     self._given_up[lost.partition] = loop.time() + _GIVEN_UP_S
                 raise PeerLostError(why.peer, f"{why.why}; it was not back within {self.patience_s:g} s")
             with contextlib.suppress(asyncio.TimeoutError):  # it may be back where it was
-                await asyncio.wait_for(self._moved.wait(), min(_RETRY_S, remaining_s))
+                await within(self._moved.wait(), min(_RETRY_S, remaining_s))
             with contextlib.suppress(PeerLostError):
                 return await self._connect(lost.partition)
 

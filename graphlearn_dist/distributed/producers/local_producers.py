@@ -397,9 +397,11 @@ class MpProducer(LocalProducer):
         return "its sampling process"
 
     def _release(self) -> None:
-        self._end_copies()
-        if self._thread.is_running:
-            self._thread.run(self._close_workers())
+        try:
+            self._end_copies()
+            if self._thread.is_running:
+                self._thread.run(self._close_workers())
+        finally:
             self._thread.stop()
 
     async def _close_workers(self) -> None:

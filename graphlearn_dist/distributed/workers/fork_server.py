@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import select
@@ -226,6 +227,8 @@ def _start_program(requests: socket.socket, sign: int) -> subprocess.Popen[bytes
     try:
         owner = _C.open_process(os.getpid())
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
         kernel = f"this kernel ({os.uname().release}), or its sandbox, refuses: {error}"
         raise SamplingWorkerError(f"sampling workers need pidfds, which Linux has from 5.3 on, and {kernel}") from error
     # NumPy's BLAS starts threads when it is imported, and a fork would not have them.
@@ -375,6 +378,8 @@ class _Requests:
         (pid,) = ANSWER.unpack(answer)
         if pid < 0:
             raise OSError(-pid, f"fork: {os.strerror(-pid)}")
+        if not received:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         os.set_inheritable(received[0], False)  # Python 3.11 drops the flag
         return pid, received[0]
 

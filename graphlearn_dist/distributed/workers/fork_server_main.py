@@ -139,7 +139,8 @@ def main() -> int:
     life_sign.give()
     gc.collect()
     gc.freeze()  # a collection in a fork would write to every page of these objects, and so copy it
-    requests.send(READY)
+    with contextlib.suppress(ConnectionError):  # the owner has ended: so does what follows
+        requests.send(READY)
     given = Forks(requests, owner, life_sign).serve()
     return 0 if given is None else _work(given)
 

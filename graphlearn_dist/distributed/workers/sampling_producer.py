@@ -18,7 +18,13 @@ import torch
 
 from ... import _C
 from ...data.disk_tier import FeatureMemory
-from ...errors import DeadlineExceededError, GraphLearnError, InvalidArgumentError, SamplingWorkerError
+from ...errors import (
+    DeadlineExceededError,
+    GraphLearnError,
+    InvalidArgumentError,
+    SamplingWorkerError,
+    SystemLimitError,
+)
 from ...messages import EndOfEpoch, SampledBatch, WorkerFailure
 from ...rpc.wire.codec import decode
 from ...rpc.wire.encoded import release
@@ -27,7 +33,7 @@ from ...sampler.batches import make_plan, make_schedule, with_own_times
 from ...sampler.epochs.schedule import BatchIndices, BatchShare
 from ...telemetry import MadeStats
 from ...telemetry.trace import BatchName
-from ...utils.coroutines import gather_all
+from ...utils.coroutines import gather_all, within
 from ..dist_dataset import DistDataset
 from ..dist_options import ProducerRequest
 from ..partitions.dataset_handle import CacheHandle, DatasetHandle
@@ -170,7 +176,7 @@ class SamplingProducer:
             DeadlineExceededError: some were not up in time.
         """
         try:
-            await asyncio.wait_for(self._start_workers(), self._request.start_timeout_s)
+            await within(self._start_workers(), self._request.start_timeout_s)
         except BaseException as error:
             late = [str(rank) for rank, worker in enumerate(self._workers) if not worker.is_up]
             failure, self._start_failure = self._start_failure, None
@@ -327,4 +333,7 @@ class SamplingProducer:
             calls, self._on_close = self._on_close, []
             for call in calls:
                 call()
-            await asyncio.get_running_loop().run_in_executor(None, self._resources.close)
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, self._resources.close)
+            except SystemLimitError:  # no thread is left
+                self._resources.close()

@@ -15,6 +15,7 @@ from ...config import RpcSettings
 from ...errors import ChannelError, SamplingWorkerError
 from ...messages import WorkerFailure
 from ...rpc.wire.encoded import SharedRegion
+from ...utils.coroutines import within
 from .batch_shelf import BatchShelf
 from .control import Control, receive_message, send_message
 from .fork_server import ForkedWorker, ForkServer
@@ -238,7 +239,7 @@ def _drop(forking: asyncio.Future[ForkedWorker]) -> None:
 
 async def _end(worker: ForkedWorker) -> None:
     try:
-        await asyncio.wait_for(worker.wait(), _STOP_TIMEOUT_S)
+        await within(worker.wait(), _STOP_TIMEOUT_S)
     except (TimeoutError, asyncio.TimeoutError):
         worker.kill()
         await worker.wait()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from typing import Any
 
 import pytest
 
 from graphlearn_dist.config import RpcSettings
+from graphlearn_dist.distributed import event_loop
 from graphlearn_dist.distributed.event_loop import LoopThread
 from graphlearn_dist.errors import SystemLimitError
 from graphlearn_dist.loader.prefetch import made_ahead
@@ -167,6 +170,72 @@ def test_a_loop_whose_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) 
     assert loop.run(asyncio.to_thread(pow, 3, 2), DEADLINE_S) == 9
     loop.stop()
     assert not [thread.name for thread in threading.enumerate() if thread.name == "a loop"]
+
+
+def test_a_loop_whose_stop_is_interrupted_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by Ctrl-C, while what runs on it takes its time to end."""
+    loop, may_end, is_called_off = LoopThread("a loop"), threading.Event(), threading.Event()
+
+    async def end_late() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_called_off.set()
+            await asyncio.to_thread(may_end.wait, DEADLINE_S)
+
+    loop.start()
+    running = loop.submit(end_late())
+    loop.run(asyncio.sleep(0))
+    thread, inner = loop._thread, loop._loop
+    assert thread is not None
+    assert inner is not None
+    posted = asyncio.run_coroutine_threadsafe
+
+    def interrupt(coroutine: Any, to: Any) -> Any:
+        future = posted(coroutine, to)
+        monkeypatch.setattr(future, "result", raise_interrupt)
+        return future
+
+    def raise_interrupt(timeout: float | None = None) -> None:
+        assert is_called_off.wait(DEADLINE_S)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        loop.stop()
+    may_end.set()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert inner.is_closed()
+    assert running.cancelled()
+    loop.stop()
+
+
+def test_a_loop_whose_start_is_interrupted_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[threading.Thread] = []
+
+    def start(thread: threading.Thread) -> None:
+        thread.start()
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(event_loop, "start_thread", start)
+    loop = LoopThread("a loop")
+    with pytest.raises(KeyboardInterrupt):
+        loop.start()
+    started[0].join(DEADLINE_S)
+    assert not started[0].is_alive()
+    assert not loop.is_running
+    loop.stop()
+
+
+def test_a_loop_without_descriptors_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def new_event_loop() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(asyncio, "new_event_loop", new_event_loop)
+    with pytest.raises(SystemLimitError, match=r"a loop: .*Too many open files"):
+        LoopThread("a loop").start()
 
 
 @pytest.mark.parametrize("use_unix", [False, True])
