@@ -16,21 +16,38 @@ import torch
 from .. import _C
 
 _LEAST_BYTES = 32 << 20  # less has its places known, or nearly
-_BYTES_AT_ONCE = 32 << 20  # while which a tensor is kept
+_BYTES_AT_ONCE = 32 << 20  # then it is asked whether the tensor lives
+
+
+_Range = tuple[int, int]  # address, and bytes
 
 
 class HugePages:
-    """Moves tensors into huge pages, one after the other, in a thread that ends when there are no more."""
+    """Moves tensors into huge pages, one after the other, in a thread that ends when there are no more.
+
+    It never holds a tensor: who gives one up has its memory back at once, and a thread that the end of the interpreter
+    stops has none to free. A range that is gone, or another's, by the time it is moved does no harm.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: deque[weakref.ref[torch.Tensor]] = deque()
+        self._waiting: deque[_Range] = deque()
+        self._asked: dict[_Range, weakref.ref[torch.Tensor]] = {}  # of tensors that live, moved or not
         self._runs = False
 
     def move(self, tensor: torch.Tensor) -> None:
-        """Has a tensor moved, unless it is gone by then."""
+        """Has a tensor moved, once, unless it is gone by then."""
+        place = tensor.data_ptr(), tensor.nbytes
+
+        def forget(gone: weakref.ref[torch.Tensor]) -> None:  # in the midst of anything
+            if self._asked.get(place) is gone:
+                self._asked.pop(place, None)
+
         with self._changed:
-            self._waiting.append(weakref.ref(tensor))
+            if place in self._asked:
+                return
+            self._asked[place] = weakref.ref(tensor, forget)
+            self._waiting.append(place)
             if not self._runs:
                 try:
                     threading.Thread(target=self._run, name="gld-huge-pages", daemon=True).start()
@@ -44,10 +61,13 @@ class HugePages:
             return self._changed.wait_for(lambda: not self._runs, timeout_s)
 
     def _run(self) -> None:
-        while (tensor := self._next()) is not None:
-            _move(tensor)
+        while (place := self._next()) is not None:
+            try:
+                self._move(*place)
+            except MemoryError:  # the next one may have enough
+                continue
 
-    def _next(self) -> weakref.ref[torch.Tensor] | None:
+    def _next(self) -> _Range | None:
         with self._changed:
             if self._waiting:
                 return self._waiting.popleft()
@@ -55,16 +75,12 @@ class HugePages:
             self._changed.notify_all()
             return None
 
-
-def _move(kept: weakref.ref[torch.Tensor]) -> None:
-    """Piece by piece: who gives a tensor up has its memory back soon."""
-    begin, page = 0, _C.huge_page_bytes()
-    while (tensor := kept()) is not None and begin < tensor.data_ptr() + tensor.nbytes:
-        begin = begin or tensor.data_ptr()
-        end = (begin + _BYTES_AT_ONCE) // page * page
-        _C.move_to_huge_pages(begin, min(end, tensor.data_ptr() + tensor.nbytes) - begin)
-        begin = end
-        del tensor
+    def _move(self, begin: int, nbytes: int) -> None:
+        at, page = begin, _C.huge_page_bytes()
+        while at < begin + nbytes and (begin, nbytes) in self._asked:
+            end = min((at + _BYTES_AT_ONCE) // page * page, begin + nbytes)
+            _C.move_to_huge_pages(at, end - at)
+            at = end
 
 
 _of_process = HugePages()

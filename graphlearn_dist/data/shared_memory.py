@@ -51,7 +51,11 @@ def share(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     nbytes = tensor.numel() * tensor.element_size()
     descriptor = _C.create_memory_file("graphlearn_dist", nbytes)
-    mapping = _Mapping(descriptor, 0, nbytes, is_shared=True)
+    try:
+        mapping = _Mapping(descriptor, 0, nbytes, is_shared=True)
+    except OSError:
+        os.close(descriptor)
+        raise
     shared = _view(mapping, 0, tensor.dtype, tuple(tensor.shape))
     shared.copy_(tensor)
     _anonymous[shared.data_ptr()] = (descriptor, nbytes)

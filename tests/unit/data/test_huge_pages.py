@@ -6,7 +6,10 @@ import itertools
 import mmap
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
@@ -16,6 +19,7 @@ import torch
 from graphlearn_dist import _C
 from graphlearn_dist.data import Feature, Graph, Topology, UnifiedTensor, huge_pages, shared_memory
 from graphlearn_dist.data.huge_pages import HugePages
+from graphlearn_dist.data.unified_tensor import view_rows
 
 MIB = 1 << 20
 DEADLINE_S = 60.0  # only ever reached by a hang
@@ -209,6 +213,67 @@ def test_memory_that_is_gone_or_a_file_stays_as_it_is(tmp_path: os.PathLike[str]
     _C.move_to_huge_pages(rows.data_ptr(), rows.nbytes)
     assert torch.equal(rows, torch.arange(MIB))
     assert _C.move_to_huge_pages(0, 0) == 0
+
+
+def test_a_tensor_is_moved_once_while_it_lives(mover: HugePages, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[tuple[int, int]] = []
+    monkeypatch.setattr(huge_pages._C, "huge_page_bytes", lambda: 2 * MIB)
+    monkeypatch.setattr(huge_pages._C, "move_to_huge_pages", lambda *range_: moved.append(range_))
+    rows = torch.empty(32 * MIB // 16, 4)
+    for _ in range(3):
+        view_rows(rows)[torch.tensor([0])]
+    assert mover.wait(DEADLINE_S)
+    assert sum(nbytes for _, nbytes in moved) == rows.nbytes
+    del rows
+    assert not mover._asked
+    moved.clear()
+    others = [torch.empty(32 * MIB // 16, 4) for _ in range(2)]  # one of them lies there, perhaps
+    huge_pages.read_at_random(*others)
+    assert mover.wait(DEADLINE_S)
+    assert sum(nbytes for _, nbytes in moved) == sum(other.nbytes for other in others)
+
+
+def test_who_gives_a_tensor_up_in_mid_move_has_its_memory_back_at_once(
+    mover: HugePages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that moves has no reference: neither frees it later, nor at the end of the interpreter."""
+    moves, may_end, calls = threading.Event(), threading.Event(), []
+
+    def move(begin: int, nbytes: int) -> int:
+        calls.append(nbytes)
+        moves.set()
+        assert may_end.wait(DEADLINE_S)
+        return 0
+
+    monkeypatch.setattr(huge_pages._C, "huge_page_bytes", lambda: 2 * MIB)
+    monkeypatch.setattr(huge_pages._C, "move_to_huge_pages", move)
+    rows = torch.empty(256 * MIB, dtype=torch.uint8)
+    is_freed = weakref.ref(rows)
+    huge_pages.read_at_random(rows)
+    assert moves.wait(DEADLINE_S)
+    del rows
+    assert is_freed() is None
+    may_end.set()
+    assert mover.wait(DEADLINE_S)
+    assert len(calls) == 1
+
+
+_ENDS_IN_MID_MOVE = """
+import torch
+from graphlearn_dist.data import Feature
+
+def main():
+    Feature(torch.ones(128 << 20, 1))[torch.tensor([1])]
+
+main()
+"""
+
+
+@can_move
+def test_a_program_may_end_in_mid_move() -> None:
+    for _ in range(3):
+        ended = subprocess.run([sys.executable, "-c", _ENDS_IN_MID_MOVE], capture_output=True, timeout=DEADLINE_S)
+        assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 @can_move
