@@ -52,8 +52,11 @@ class HugePages:
                 try:
                     threading.Thread(target=self._run, name="gld-huge-pages", daemon=True).start()
                     self._runs = True
-                except RuntimeError:  # there may be no more threads: pages stay as they are
-                    self._waiting.clear()
+                except (
+                    RuntimeError
+                ):  # there may be no more threads: pages stay as they are until they are asked for again
+                    while self._waiting:
+                        self._asked.pop(self._waiting.popleft(), None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether all that was asked for until now is done within so many seconds."""

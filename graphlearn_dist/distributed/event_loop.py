@@ -147,17 +147,24 @@ class LoopThread:
             loop, thread, executor = self._loop, self._thread, self._executor
             if loop is None or thread is None or executor is None:
                 return
-            ended = asyncio.run_coroutine_threadsafe(_cancel_others(executor), loop)
-            ended.add_done_callback(lambda _: post(loop, loop.stop))  # whoever waits for it, or is interrupted
+            post(loop, _begin_to_end, loop, executor)  # one step: who is interrupted here leaves none half done
             self._loop = self._thread = self._executor = None
-        ended.result(_STOP_TIMEOUT_S)
         thread.join(_STOP_TIMEOUT_S)
+        if thread.is_alive():
+            raise TimeoutError(f"{self._name}: what runs on it did not end within {_STOP_TIMEOUT_S:g} s")
 
 
 def _run_to_the_end(loop: asyncio.AbstractEventLoop) -> None:
     """Runs a loop until it is stopped, and closes it."""
-    run_loop(loop)
-    loop.close()
+    try:
+        run_loop(loop)
+    finally:
+        loop.close()
+
+
+def _begin_to_end(loop: asyncio.AbstractEventLoop, executor: LoopExecutor) -> None:
+    """On the loop, which stops when nothing else runs on it."""
+    loop.create_task(_cancel_others(executor)).add_done_callback(lambda _: loop.stop())
 
 
 async def _cancel_others(executor: LoopExecutor) -> None:

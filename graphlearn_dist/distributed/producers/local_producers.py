@@ -288,13 +288,14 @@ class CollocatedProducer(LocalProducer):
         return "this process"
 
     def _release(self) -> None:
-        self._end_copies()
-        self._end_upcoming()
-        self._thread.stop()
-        self._peers.close()
-        self._batches.forget_rows()
-        if self._row_counts is not None:
-            self._row_counts.close()
+        with contextlib.ExitStack() as last:  # what is interrupted keeps nothing else from its end
+            if self._row_counts is not None:
+                last.callback(self._row_counts.close)
+            last.callback(self._batches.forget_rows)
+            last.callback(self._peers.close)
+            last.callback(self._thread.stop)
+            self._end_copies()
+            self._end_upcoming()
 
 
 class MpProducer(LocalProducer):

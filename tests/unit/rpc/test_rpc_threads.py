@@ -186,29 +186,29 @@ def test_a_loop_whose_stop_is_interrupted_ends_all_the_same(monkeypatch: pytest.
     loop.start()
     running = loop.submit(end_late())
     loop.run(asyncio.sleep(0))
-    thread, inner = loop._thread, loop._loop
+    thread, inner, executor = loop._thread, loop._loop, loop._executor
     assert thread is not None
     assert inner is not None
-    posted = asyncio.run_coroutine_threadsafe
 
-    def interrupt(coroutine: Any, to: Any) -> Any:
-        future = posted(coroutine, to)
-        monkeypatch.setattr(future, "result", raise_interrupt)
-        return future
-
-    def raise_interrupt(timeout: float | None = None) -> None:
+    def interrupt(timeout: float | None = None) -> None:
         assert is_called_off.wait(DEADLINE_S)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupt)
+    join = thread.join
+    monkeypatch.setattr(thread, "join", interrupt)
     with pytest.raises(KeyboardInterrupt):
         loop.stop()
+    assert not loop.is_running
     may_end.set()
-    thread.join(DEADLINE_S)
+    join(DEADLINE_S)
     assert not thread.is_alive()
     assert inner.is_closed()
     assert running.cancelled()
     loop.stop()
+    loop._loop, loop._thread, loop._executor = inner, thread, executor  # as after an interrupt a moment before
+    monkeypatch.undo()
+    loop.stop()
+    assert not loop.is_running
 
 
 def test_a_loop_whose_start_is_interrupted_ends(monkeypatch: pytest.MonkeyPatch) -> None:
