@@ -236,8 +236,8 @@ class DistLoader(EpochLoader):
         if not self.home.is_here:
             return
         self._closed = True
-        self._producer.close()
         self._at_drop.detach()
+        self._producer.close()
 
     def __enter__(self) -> DistLoader:
         return self
