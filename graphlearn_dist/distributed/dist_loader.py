@@ -231,13 +231,14 @@ class DistLoader(EpochLoader):
     def shutdown(self) -> None:
         """Ends what samples for this loader. Idempotent; also called by ``with``. Without effect in a fork.
 
-        What sampled for a loader that is dropped ends soon after it.
+        Any thread may call it: one that waits for a batch gets a ``ChannelClosedError``, others that call it wait until
+        all has ended. What sampled for a loader that is dropped ends soon after it.
         """
         if not self.home.is_here:
             return
         self._closed = True
-        self._at_drop.detach()
         self._producer.close()
+        self._at_drop.detach()
 
     def __enter__(self) -> DistLoader:
         return self

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ from tests.support.jobs import (
     workers_of,
 )
 from tests.support.processes import start
-from tests.support.waiting import collect
+from tests.support.waiting import collect, wait_until
 
 HERE = "tests.distributed.test_lifecycle"
 SOON_S = 30.0  # far above what anything here takes; reached by a hang alone
@@ -211,6 +213,21 @@ def test_a_loader_that_was_shut_down(job: Job) -> None:
         iter(loader)
     with loader:
         pass
+
+
+def test_a_loader_that_is_shut_down_while_it_is_read(job: Job) -> None:
+    """By two threads, beside one that waits for a batch whose maker stands still: that is told, and nothing begins anew."""
+    with make_loader(prefetch_size=1) as loader, ThreadPoolExecutor(3) as pool:
+        workers = [pid for server in job.servers for pid in workers_of(server.pid)]
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        reader = pool.submit(list, loader)
+        wait_until(lambda: loader._producer._awaited is not None)
+        for closing in [pool.submit(loader.shutdown) for _ in range(2)]:
+            closing.result(SOON_S)
+        with pytest.raises(ChannelClosedError, match="the loader was shut down"):
+            reader.result(SOON_S)
+        wait_ended(workers, SOON_S)
 
 
 def test_a_loader_that_is_dropped(job: Job, whole: Path) -> None:

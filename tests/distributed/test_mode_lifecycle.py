@@ -51,7 +51,7 @@ from tests.support.jobs import (
     workers_of,
 )
 from tests.support.processes import start
-from tests.support.waiting import collect
+from tests.support.waiting import collect, wait_until
 
 HERE = "tests.distributed.test_mode_lifecycle"
 DEADLINE_S = 60.0  # only ever reached by a hang
@@ -121,6 +121,48 @@ def test_epochs_of_several_loaders(whole: Path, options: Any) -> None:
             iter(loader)
     same_batches(kept, epochs[0])  # they outlive their loader
     assert children(os.getpid()) == []
+
+
+@pytest.mark.parametrize("options", [COLLOCATED, MP], ids=["collocated", "mp"])
+def test_threads_that_shut_down_a_loader_that_another_reads(whole: Path, options: Any) -> None:
+    """All return when it has ended, and whoever waits for a batch is told, though what makes it stands still."""
+    with make_loader(load(whole), options) as loader, ThreadPoolExecutor(5) as pool:
+        for pid in children(os.getpid()):
+            os.kill(pid, signal.SIGSTOP)
+        reader = pool.submit(lambda: [list(loader) for _ in itertools.count()])
+        wait_until(lambda: loader.epoch > 0 if options is COLLOCATED else loader._producer._awaited is not None)
+        for closing in [pool.submit(loader.shutdown) for _ in range(4)]:
+            closing.result(DEADLINE_S)
+            assert children(os.getpid()) == []
+        with pytest.raises(ChannelClosedError, match="the loader was shut down"):
+            reader.result(DEADLINE_S)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+@pytest.mark.parametrize("options", [COLLOCATED, MP], ids=["collocated", "mp"])
+def test_what_an_interrupt_leaves_of_a_closing(
+    whole: Path, options: Any, is_dropped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one ends it, and so does the drop."""
+    before, loader = threading.enumerate(), make_loader(load(whole), options)
+    next(iter(loader))
+    threads = [thread for thread in threading.enumerate() if thread not in before]
+    with monkeypatch.context() as patch:
+        patch.setattr(loader._producer, "_release", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            loader.shutdown()
+    assert threads
+    assert all(thread.is_alive() for thread in threads)
+    if is_dropped:
+        del loader
+        collect()
+    else:
+        loader.shutdown()
+    wait_until(lambda: not (children(os.getpid()) or any(thread.is_alive() for thread in threads)))
 
 
 def test_arguments_of_a_loader_in_this_process(whole: Path) -> None:

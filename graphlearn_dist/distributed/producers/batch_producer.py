@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -91,7 +92,8 @@ class BatchProducer(ABC):
         self._under_way: dict[int, tuple[BatchRequest, Pending]] = {}  # at most ``limit``, by first position
         self._arrived: dict[int, SampledBatch] = {}  # by position, with one that was read
         self._end = EndOfEpoch(0, 0, 0)
-        self._closed = False
+        self._closed = self._ended = False  # ended: all that was started for it
+        self._closing = threading.RLock()  # a handler of signals may close what its thread is closing
         self._awaited: Pending | None = None
         self._failed: int | None = None  # position of the batch that there was an error instead of, if just now
         if alarm is not None:
@@ -192,8 +194,15 @@ class BatchProducer(ABC):
             SamplingWorkerError: a worker failed at it, or died.
             PeerLostError: whoever should have made it, or a part of it, is gone.
             DeadlineExceededError: it did not come in time. The next call waits for it again.
-            ChannelClosedError: the producer was closed.
+            ChannelClosedError: the producer was closed, by another thread meanwhile too.
         """
+        try:
+            return self._next()
+        except Exception:
+            self._check_open()  # else that is why
+            raise
+
+    def _next(self) -> SampledBatch | EndOfEpoch:
         if (arrived := self._arrived.pop(self._num_read, None)) is not None:
             self._num_read += 1
             return arrived
@@ -217,7 +226,7 @@ class BatchProducer(ABC):
                 num_came = len(item.batches) if isinstance(item, SampledBatches) else 1
                 self._num_read += 1
                 self._note_read(request.positions[num_came - 1])
-                if rest := request.positions[num_came:]:
+                if (rest := request.positions[num_came:]) and not self._closed:
                     self._ask_for(rest)
         self._ask_ahead(self._limit)
         if isinstance(item, (SampledBatch, SampledBatches)):
@@ -251,14 +260,20 @@ class BatchProducer(ABC):
     @property
     def is_open(self) -> bool:
         """Whether there is anything to close here."""
-        return not self._closed and self._home.is_here
+        return not self._ended and self._home.is_here
 
     def close(self) -> None:
-        """Ends it, and whatever was started for it. Idempotent; without effect in a fork."""
-        if self._home.is_here:
-            self._call_off()
+        """Ends it, and whatever was started for it. Idempotent; without effect in a fork.
+
+        From any thread: all wait until it has ended. What an interrupt leaves of it the next call ends.
+        """
+        if not self._home.is_here:
+            return
+        with self._closing:
             self._closed = True
+            self._call_off()
             self._release()
+            self._ended = True
 
     def _check_open(self) -> None:
         self._home.check()
@@ -267,7 +282,7 @@ class BatchProducer(ABC):
 
     def _call_off(self) -> None:
         self._num_wanted = self._num_asked = self._num_read = 0
-        for _, future in self._under_way.values():
+        for _, future in [*self._under_way.values()]:  # another thread may be reading
             future.cancel()
         self._under_way.clear()
         self._asked_ahead.clear()

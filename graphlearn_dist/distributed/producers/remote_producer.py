@@ -114,7 +114,7 @@ class RemoteProducer(BatchProducer):
         self._server_ranks = ranks
         self._endpoint = rpc.get_endpoint()
         self._closing_calls = rpc.get_closing_calls()
-        self._recovery = ServerRecovery(options.reconnect_timeout, alarm, self._session_is_over)
+        self._recovery = ServerRecovery(options.reconnect_timeout, alarm, self._is_over)
         self._withdrawn = False
         self._servers = [
             _Server(
@@ -273,8 +273,9 @@ class RemoteProducer(BatchProducer):
             raise InvalidArgumentError(f"input_nodes: {peer} came back with other seeds than it had")
         return info
 
-    def _session_is_over(self) -> bool:
-        return not rpc.rpc_is_initialized() or rpc.get_endpoint() is not self._endpoint
+    def _is_over(self) -> bool:
+        """Whether nothing may be asked of servers any more: the session is over, or another thread has closed this."""
+        return self._closed or not rpc.rpc_is_initialized() or rpc.get_endpoint() is not self._endpoint
 
     def _result(self, future: Future[Any]) -> Any:
         return result_or_alarm(future, self._alarm)

@@ -27,7 +27,7 @@ class ServerRecovery:
     Args:
         timeout_s: how long a server that is away may take to be back.
         alarm: fails when it is no use to try any more.
-        is_over: whether the session is over in which the servers held something.
+        is_over: whether the session is over in which the servers held something, or nobody wants it any more.
         clock: seconds that only grow.
     """
 
@@ -80,7 +80,7 @@ class ServerRecovery:
                 is_away = False
                 return go_on(held)
             except (PeerLostError, ProducerGoneError, DeadlineExceededError) as again:
-                if self._alarm.done() or (isinstance(again, DeadlineExceededError) and not is_away):
+                if self._alarm.done() or self._is_over() or (isinstance(again, DeadlineExceededError) and not is_away):
                     raise
                 error = again
             if is_away:

@@ -76,6 +76,14 @@ def test_one_that_does_not_come_back(lost: GraphLearnError) -> None:
         Server(timeout_s=0.0).recover(lost)
 
 
+def test_one_that_nobody_wants_any_more_is_not_tried_again() -> None:
+    server = Server(LOST)
+    server._tries.insert(0, lambda: setattr(server, "is_over", True) or server._next())
+    with pytest.raises(PeerLostError, match="its connection was closed"):
+        server.recover()
+    assert (server.limits_s, server._tries) == ([10.0], [])
+
+
 def test_the_last_loss_of_too_many_is_raised() -> None:
     losses = [PeerLostError("server 0", f"loss {number}") for number in range(server_recovery._MAX_LOSSES)]
     tries = [outcome for loss in losses for outcome in ("producer", loss)]
