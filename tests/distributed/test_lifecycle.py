@@ -216,7 +216,7 @@ def test_a_loader_that_was_shut_down(job: Job) -> None:
 
 
 def test_a_loader_that_is_shut_down_while_it_is_read(job: Job) -> None:
-    """By two threads, beside one that waits for a batch whose maker stands still: that is told, and nothing begins anew."""
+    """By two threads, beside one that waits for a batch whose maker stands still: it is told, nothing begins anew."""
     with make_loader(prefetch_size=1) as loader, ThreadPoolExecutor(3) as pool:
         workers = [pid for server in job.servers for pid in workers_of(server.pid)]
         for pid in workers:
