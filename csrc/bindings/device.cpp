@@ -5,7 +5,9 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <tuple>
+#include <utility>
 
 #include "bindings/dlpack.h"
 #include "bindings/gil.h"
@@ -26,18 +28,41 @@ struct DeviceRowStore {
   bool is_over_link;
 };
 
-// Host memory that is locked while this lives.
+// Stretches of host memory (address, bytes) that are locked, or about to be, or still are. The GIL guards them.
+using Ranges = std::set<std::pair<uintptr_t, size_t>>;
+Ranges& locked_ranges() {
+  static Ranges ranges;
+  return ranges;
+}
+
+// Host memory that is locked while this lives. It is made and dropped with the GIL, and locks and unlocks without:
+// either may take long, or wait for what a GPU reads.
 class PinnedRange {
  public:
-  PinnedRange(Tensor memory, bool read_only, int device) : memory_(std::move(memory)), device_(device) {
-    pin_host_memory(memory_.data, memory_.nbytes(), read_only, device_);
+  PinnedRange(Tensor memory, bool read_only, int device)
+      : memory_(std::move(memory)),
+        place_(reinterpret_cast<uintptr_t>(memory_.data), memory_.nbytes()),
+        device_(device) {
+    const bool is_new = locked_ranges().insert(place_).second;
+    try {
+      without_gil([&] { pin_host_memory(memory_.data, memory_.nbytes(), read_only, device_); });
+    } catch (...) {
+      if (is_new) locked_ranges().erase(place_);
+      throw;
+    }
   }
-  ~PinnedRange() { unpin_host_memory(memory_.data, device_); }
+  // At the end of the process all memory goes with it, and a kernel may still read this.
+  ~PinnedRange() {
+    if (interpreter_ends()) return;
+    without_gil([this] { unpin_host_memory(memory_.data, device_); });
+    locked_ranges().erase(place_);
+  }
   PinnedRange(const PinnedRange&) = delete;
   PinnedRange& operator=(const PinnedRange&) = delete;
 
  private:
   Tensor memory_;
+  std::pair<uintptr_t, size_t> place_;
   int device_;
 };
 
@@ -208,11 +233,13 @@ void bind_device(py::module_& m) {
                           "Locks the memory of a tensor on the host where it lies, for all GPUs to read, as long as "
                           "this lives. `device` is a GPU that the process uses. CudaError: the system refuses.")
       .def(py::init([](py::object tensor, bool read_only, int device) {
-             Tensor memory = from_python(tensor, "tensor");
-             GilReleased nogil;  // locking touches every page
-             return std::make_unique<PinnedRange>(std::move(memory), read_only, device);
+             return std::make_unique<PinnedRange>(from_python(tensor, "tensor"), read_only, device);
            }),
            py::arg("tensor"), py::arg("read_only"), py::arg("device"));
+
+  m.def(
+      "locked_ranges", [] { return locked_ranges(); },
+      "Stretches of memory (address, bytes) of those that live, or are being made or dropped.");
 
   m.def(
       "can_gpu_read",

@@ -18,6 +18,15 @@ void take_gil(Take&& take) noexcept {
   }
 }
 
+// Whether the interpreter has begun to end.
+inline bool interpreter_ends() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
 // Releases the GIL for a scope. Used in place of pybind11's class of that kind, whose destructor ends the process then.
 class GilReleased {
  public:

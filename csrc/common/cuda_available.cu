@@ -1,4 +1,6 @@
+#include <cuda.h>
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 
 #include "common/cuda.h"
 #include "common/cuda/executor.cuh"
@@ -50,34 +52,50 @@ bool open_byte(const void* byte, int device) {
 
 }  // namespace
 
+// By the driver: to ask the runtime is to use the device.
+bool uses_device(int device) noexcept {
+  using Ask = CUresult (*)(CUdevice, unsigned*, int*);
+  static const auto ask = [] {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    return library == nullptr ? nullptr : reinterpret_cast<Ask>(dlsym(library, "cuDevicePrimaryCtxGetState"));
+  }();
+  unsigned flags = 0;
+  int is_active = 0;
+  return ask == nullptr || ask(device, &flags, &is_active) != CUDA_SUCCESS || is_active != 0;
+}
+
 // Pages at one end may be locked for a neighbor's sake, so both ends are looked at. A thread that has used no GPU would
 // take memory on the first one of the machine by asking.
 bool open_to_gpu(const void* memory, size_t num_bytes, int device) {
-  const DeviceScope scope(device);
-  return open_byte(memory, device) && open_byte(static_cast<const char*>(memory) + num_bytes - 1, device);
+  return on_device(device, [&] {
+    return open_byte(memory, device) && open_byte(static_cast<const char*>(memory) + num_bytes - 1, device);
+  });
 }
 
 void pin_host_memory(void* memory, size_t num_bytes, bool read_only, int device) {
-  const DeviceScope scope(device);
-  const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
-  check_cuda(cudaHostRegister(memory, num_bytes, read_only ? flags | cudaHostRegisterReadOnly : flags),
-             "cudaHostRegister");
+  on_device(device, [&] {
+    const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
+    check_cuda(cudaHostRegister(memory, num_bytes, read_only ? flags | cudaHostRegisterReadOnly : flags),
+               "cudaHostRegister");
+  });
 }
 
-// At exit the driver may be gone already.
+// At exit the driver may be gone already, and threads cannot always be started: the memory stays locked then.
 void unpin_host_memory(void* memory, int device) {
   try {
-    const DeviceScope scope(device);
-    if (cudaHostUnregister(memory) != cudaSuccess) cudaGetLastError();
+    on_device(device, [&] {
+      if (cudaHostUnregister(memory) != cudaSuccess) cudaGetLastError();
+    });
   } catch (const CudaError&) {
   }
 }
 
 uintptr_t new_stream(int device) {
-  const DeviceScope scope(device);
-  cudaStream_t made = nullptr;
-  check_cuda(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  return reinterpret_cast<uintptr_t>(made);
+  return on_device(device, [] {
+    cudaStream_t made = nullptr;
+    check_cuda(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    return reinterpret_cast<uintptr_t>(made);
+  });
 }
 
 }  // namespace gld

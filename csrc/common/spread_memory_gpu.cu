@@ -80,8 +80,8 @@ CUdeviceptr address(char* at) { return static_cast<CUdeviceptr>(reinterpret_cast
 class GpuMapper : public PieceMapper {
  public:
   explicit GpuMapper(int reader) : reader_(reader) {
-    const DeviceScope scope(reader_);
-    check_cuda(cudaFree(nullptr), "cudaFree");  // makes the context that pieces are mapped in
+    // Makes the context that pieces are mapped in.
+    on_device(reader_, [] { check_cuda(cudaFree(nullptr), "cudaFree"); });
   }
 
   void check(const std::vector<int>& places) const override {
@@ -153,8 +153,7 @@ class GpuMapper : public PieceMapper {
 
   bool wait() const noexcept override {
     try {
-      const DeviceScope scope(reader_);
-      check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+      on_device(reader_, [] { check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); });
       return true;
     } catch (const CudaError&) {
       return false;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -60,15 +61,20 @@ class CapturedStep(EpochLoader):
         if warmup < 1:
             raise InvalidArgumentError(f"warmup: expected at least 1 step before the capture, got {warmup}")
         super().__init__(Shard())
+        self._graph: torch.cuda.CUDAGraph | None = None
         self._loader = loader
         self._step = step
         self._warmup = warmup
         self._request = new_request(loader.config.seed, batches.device)
         on_gpu = batches.device.type == "cuda"
-        self._side = OwnStream(batches.device) if on_gpu else None
+        self._side = OwnStream(batches.device, for_captures=True) if on_gpu else None
         self._replays = wait_at_drop(self, batches.device)
-        self._graph: torch.cuda.CUDAGraph | None = None
         self._outputs: Any = None
+
+    def __del__(self) -> None:
+        """What replays that are under way use beside the graph: it may hold this object, so that nothing keeps it."""
+        if self._graph is not None and not sys.is_finalizing():
+            self._replays.outlive(self._step, self._outputs)
 
     def __call__(self, epoch: int, index: int) -> Any:
         """What the step gives for one batch, without waiting for it."""
@@ -99,7 +105,7 @@ class CapturedStep(EpochLoader):
     def _make_on(self, stream: torch.cuda.Stream) -> Any:
         caller = torch.cuda.current_stream(stream.device)
         stream.wait_stream(caller)
-        with torch.cuda.stream(stream):
+        with torch.cuda.device(stream.device), torch.cuda.stream(stream):
             outputs = self._make()
         caller.wait_stream(stream)
         return outputs
@@ -108,13 +114,13 @@ class CapturedStep(EpochLoader):
         graph, device = torch.cuda.CUDAGraph(), side.stream.device
         try:
             # Torch leaves the stream of a capture that fails the current one.
-            with torch.cuda.stream(torch.cuda.current_stream(device)), capturing():
+            with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)), capturing():
                 # Other threads, such as those of another loader, may take memory of the device meanwhile.
                 with torch.cuda.graph(graph, stream=side.stream, capture_error_mode="thread_local"):
                     self._outputs = self._make()
         except BaseException:
             side.give_up()
-            self._side = OwnStream(device)
+            self._side = OwnStream(device, for_captures=True)
             raise
         return graph
 

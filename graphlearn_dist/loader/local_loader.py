@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -28,6 +29,7 @@ from ..sampler.epochs.schedule import BatchIndices, SeedSchedule, batch_index
 from ..sampler.inputs import resolve_input
 from ..telemetry import DeviceCacheCounts, MadeStats
 from ..telemetry.trace import set_batches, tracer
+from ..utils.tensor import tensors_in
 from ..utils.values import check_callable, to_flag
 from .batch_source import BatchSource, DatasetSource, Named
 from .dataloader_keywords import TORCH_ATTRIBUTES, DataLoaderKeywords
@@ -42,6 +44,7 @@ from .transform import allow_matrices, padded_to_pyg
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
+T = TypeVar("T")
 Transform = Callable[[Any], Any]
 _ORDER = "order_digest"  # in states
 # What a program may not set on a loader that is there: torch says so, too, ...
@@ -63,6 +66,18 @@ class _Made:
 
     copy: Copy
     finish: Callable[[Any], Any] | None
+
+
+def _weakly(method: Callable[[], T]) -> Callable[[], T]:
+    """A method, for its own object: one that held a method of its own would be garbage for the collector alone."""
+    held = weakref.WeakMethod(method)
+
+    def call() -> T:
+        found = held()
+        assert found is not None  # its object calls
+        return found()
+
+    return call
 
 
 class LocalLoader(ThreadPlacement, EpochLoader):
@@ -135,7 +150,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             DatasetSource(data, config, self.batches, as_pyg_v1=as_pyg_v1),
             len(self._input),
             {**order, **keywords},
-            functools.cache(self._settings_of_data_set),
+            functools.cache(_weakly(self._settings_of_data_set)),
             seed=config.seed,
             device=device_of(data) if device is None else device,
             transform=with_learned_rows(embeddings, data.schema, transform),
@@ -493,7 +508,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             if self._makes_whole(collates):
                 batch, finish = sampled if collates else self.filter_fn(sampled), None
             elif self._has_own("filter_fn"):
-                return _Made(Copy(sampled), self._filtered)
+                return _Made(self._copies.made(sampled, tensors_in(sampled)), self._filtered)
             else:
                 batch, finish = self._cut(sampled), self._transformed
             made = _Made(self._begin_copy(batch), finish)

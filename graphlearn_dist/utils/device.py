@@ -6,7 +6,8 @@ import functools
 import numbers
 import warnings
 from collections.abc import Callable
-from typing import cast
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
 
 import torch
 
@@ -14,6 +15,14 @@ from ..errors import InvalidArgumentError
 from .shown import shown
 
 _MAX_NUMBER = 127  # of a device of torch
+
+
+def as_current(device: torch.device) -> AbstractContextManager[Any]:
+    """Makes a GPU the current one of the calling thread in a ``with`` block; of the CPU device it is without effect.
+
+    Torch sets back the one before when it is used: to do so at once would take memory on a GPU that nobody uses.
+    """
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def parse_device(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -28,6 +28,20 @@ def on_host(value: T) -> T:
     elif is_dataclass(value) and not isinstance(value, type):
         moved = replace(value, **{field.name: on_host(getattr(value, field.name)) for field in fields(value)})
     return moved  # type: ignore[no-any-return]
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a dataclass, a mapping, a list or a tuple, and of what is in it."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from tensors_in(tuple(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from tensors_in(getattr(value, field.name))
 
 
 def plain_tensor(value: torch.Tensor, name: str) -> torch.Tensor:

@@ -93,7 +93,11 @@ def make_steps(pytest_args: Sequence[str] = ()) -> list[Step]:
     ]
     traced = ["nsys", "profile", "--force-overwrite", "true", "--output", str(LOGS / "overlap"), "--stats", "true"]
     return [
-        Step("tests", "batches, rows, lifetimes, contexts; what was skipped, and why", [*pytest, "-rs", *pytest_args]),
+        Step(
+            "tests",
+            "batches, rows, lifetimes, contexts; what was skipped, and why",
+            [*pytest, "-rs", "tests/gpu", *pytest_args],
+        ),
         sanitizer("memcheck", ours, [KERNELS]),
         # Its warnings would be failures: those of the flag that may be seen late (docs/gpu.md).
         sanitizer("racecheck", [*ours, "--print-level", "error"], [KERNELS]),

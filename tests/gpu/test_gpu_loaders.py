@@ -124,6 +124,24 @@ def test_nobody_waits_for_a_batch_but_for_its_counters() -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_an_own_filter_reads_rows_that_are_there(prefetch: int) -> None:
+    """Background threads hand it what the GPU may still be making, on a stream of theirs."""
+
+    class Filtered(NeighborLoader):
+        def filter_fn(self, out: Any) -> Any:
+            batch = super().filter_fn(out)
+            batch.x = batch.x * 2
+            return batch
+
+    settings = {**SETTINGS, "with_edge": False, "prefetch": prefetch}
+    loader = Filtered(sampled_on_gpu(), [5, 3], torch.arange(NUM_NODES), **settings)
+    oracle = NeighborLoader(sampled_on_gpu(gpu=False), [5, 3], torch.arange(NUM_NODES), **settings)
+    for found, expected in zip(train_on(loader), oracle, strict=True):
+        assert torch.equal(found["n_id"].cpu(), expected.n_id)
+        assert torch.equal(found["x"].cpu(), expected.x * 2)
+
+
 def checksum(batch: Any) -> torch.Tensor:
     """Numbers that change with every node, edge and bit of a row of a batch, int64 ``[3]``, where it lies."""
     places = torch.arange(1, batch.n_id.numel() + 1, device=batch.n_id.device)

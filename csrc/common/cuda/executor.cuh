@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <future>
+#include <system_error>
 #include <type_traits>
 
 #include "common/cuda/group_scan.h"
@@ -85,8 +87,13 @@ __global__ void run_groups(const __grid_constant__ Bodies<Body, kSize> bodies) {
 
 }  // namespace cuda
 
+// Whether the process uses a device: it has memory there, and what it makes in threads that name none is there.
+bool uses_device(int device) noexcept;
+
 // Makes a device the thread's current one for a scope. Where it is that already nothing is set: setting a device takes
-// memory on it.
+// memory on it. So it stays the current one where nobody uses the one before, which is the first of the machine in
+// threads that have named none: Python names the device for the program's threads, by torch, which sets that back when
+// it is used.
 class DeviceScope {
  public:
   explicit DeviceScope(int device) : device_(device) {
@@ -94,7 +101,7 @@ class DeviceScope {
     if (before_ != device_) check_cuda(cudaSetDevice(device_), "cudaSetDevice");
   }
   ~DeviceScope() {
-    if (before_ != device_) cudaSetDevice(before_);
+    if (before_ != device_ && uses_device(before_)) cudaSetDevice(before_);
   }
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
@@ -102,6 +109,26 @@ class DeviceScope {
  private:
   int device_, before_ = 0;
 };
+
+// What `work` gives, done with a device as the current one, and nothing left of that in the calling thread, which may
+// be the program's: another thread does it where the device is not its current one.
+template <typename Work>
+auto on_device(int device, const Work& work) {
+  int current = 0;
+  check_cuda(cudaGetDevice(&current), "cudaGetDevice");
+  if (current == device) return work();
+  const auto elsewhere = [&] {
+    check_cuda(cudaSetDevice(device), "cudaSetDevice");
+    return work();
+  };
+  std::future<decltype(work())> done;
+  try {
+    done = std::async(std::launch::async, elsewhere);
+  } catch (const std::system_error& error) {
+    throw CudaError(message("a thread for GPU ", device, ": ", error.what()));
+  }
+  return done.get();
+}
 
 // Bodies say themselves how much work there is, from counters that earlier kernels wrote; the bounds given here decide
 // the size of the grid alone. Launches that fail throw CudaError.

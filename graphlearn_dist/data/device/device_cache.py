@@ -65,7 +65,9 @@ class DeviceCache:
         ids: torch.Tensor,
         status: torch.Tensor,
     ) -> None:
-        """As ``DeviceRows.launch`` of ``store``. Gathers of several streams follow each other on the device.
+        """As ``DeviceRows.launch`` of ``store``, whose device is the current one.
+
+        Gathers of several streams follow each other on the device.
 
         Raises:
             InvalidArgumentError: a CUDA graph is captured, whose replays other gathers could not follow.

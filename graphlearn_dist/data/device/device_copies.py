@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from ... import _C
-from ...utils.device import device_number, get_available_device
+from ...utils.device import as_current, device_number, get_available_device
 from .own_streams import OwnStream
-from .stream_uses import after_captures, record_uses
+from .stream_uses import Event, at_drop, let_go_after, record_uses
 
 T = TypeVar("T")
 
@@ -33,16 +32,6 @@ class Copy:
     batch: Any
     done: torch.cuda.Event | None = None
     tensors: Sequence[torch.Tensor] = ()
-
-
-class Event(Protocol):
-    """What a stream reaches when all before it is done."""
-
-    def query(self) -> bool:
-        """Whether it was reached."""
-
-    def synchronize(self) -> None:
-        """Waits until it is reached."""
 
 
 class HeldUntilDone:
@@ -62,12 +51,12 @@ class HeldUntilDone:
                 self._held.popleft()
             self._held.append((done, what))
 
-    def wait(self) -> None:
-        """Waits until all is done, and lets go of it: memory that a copy still reads is nobody else's before."""
+    def leave(self) -> None:
+        """Lets go of all when it is done: memory that a copy still reads is nobody else's before."""
         with self._lock:
-            while self._held:
-                self._held[0][0].synchronize()
-                self._held.popleft()
+            held = [*self._held]
+            self._held.clear()
+        let_go_after([done for done, _ in held[-1:]], held)
 
 
 class DeviceCopies:
@@ -97,11 +86,11 @@ class DeviceCopies:
             if _C.cuda_is_built():
                 _C.lock_pool_pages(self._number)
         self._sources = HeldUntilDone()
-        weakref.finalize(self, after_captures, self._sources.wait)
+        at_drop(self, self._sources.leave)
 
     def current(self) -> AbstractContextManager[Any]:
         """Makes the GPU the current one of a thread that makes batches for it, in a ``with`` block."""
-        return nullcontext() if self._stream is None else torch.cuda.device(self.device)
+        return nullcontext() if self.device is None else as_current(self.device)
 
     def beside_training(self, begin: Callable[[int], None] | None) -> Callable[[int], None] | None:
         """What each background thread calls first, with its number, where all it makes goes through ``self.begin``.
@@ -138,7 +127,7 @@ class DeviceCopies:
             return Copy(batch, made_on.record_event(), sources)
         if any(tensor.is_cuda for tensor in sources):
             stream.wait_stream(made_on)
-        with torch.cuda.stream(stream):
+        with self.current(), torch.cuda.stream(stream):
             try:
                 moved = _apply_once(batch, lambda tensor: _pinned(tensor).to(self.device, non_blocking=True))
             finally:  # some copies have begun, too, where one could not
@@ -146,6 +135,13 @@ class DeviceCopies:
                 # Of its own pinned memory torch knows when the copies are done, of the pool's it does not.
                 self._sources.hold(sources, done)
         return Copy(moved, done, _tensors(moved))
+
+    def made(self, batch: Any, tensors: Iterable[torch.Tensor]) -> Copy:
+        """What a GPU makes on the caller's current stream, where it is, and the tensors of it: for ``finish``."""
+        if self._stream is None:
+            return Copy(batch)
+        made_on = torch.cuda.current_stream(self._number)
+        return Copy(batch, made_on.record_event(), [tensor for tensor in tensors if tensor.is_cuda])
 
     def finish(self, copy: Copy) -> Any:
         """The batch, for work that the caller puts on its current stream from now on. The host does not wait."""

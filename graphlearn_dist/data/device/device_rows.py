@@ -9,7 +9,7 @@ import torch
 
 from ... import _C
 from ...errors import UnknownIdError
-from ...utils.device import device_number
+from ...utils.device import as_current, device_number
 from ...utils.device_exchange import Reading, moved
 from .device_cache import DeviceCache
 from .pinned_memory import PinnedTensor, pin
@@ -137,12 +137,14 @@ class DeviceRows:
         ``status``, int64 ``[1]``, is -1 beforehand, and afterwards the first i whose id, row or position does not
         exist, if there is one; rows that do not are zeros. All tensors must live until the stream has done it.
         """
-        for copy in self._followed:
-            copy.follow()
-        stream = self._uses.note()
-        if self.cache is not None:
-            return self.cache.gather(self._native, out, positions, ids, status)
-        self._native.gather(ids, positions, out, status, stream)
+        with as_current(self.device):
+            for copy in self._followed:
+                copy.follow()
+            stream = self._uses.note()
+            if self.cache is None:
+                self._native.gather(ids, positions, out, status, stream)
+            else:
+                self.cache.gather(self._native, out, positions, ids, status)
 
     def fault(self, wanted: int, place: int | None = None, num_places: int = 0) -> str:
         """What is wrong with an id that has no row, or with its place."""

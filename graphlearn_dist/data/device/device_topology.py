@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +13,7 @@ from ...utils.device import device_number
 from ..handles import GpuHandle
 from .pinned_memory import PinnedTensor, pin
 from .spread_tensor import SpreadHandle, SpreadTensor, spread
-from .stream_uses import after_captures
+from .stream_uses import at_drop
 
 if TYPE_CHECKING:
     from ..topology import Topology
@@ -57,7 +56,7 @@ class DeviceTopology:
         self._lock = threading.Lock()
         self._received = dict(received or {})
         self._placed: dict[str, PinnedTensor | SpreadTensor] = {}
-        weakref.finalize(self, after_captures, self._placed.clear)  # whose end may wait for all of the GPU
+        at_drop(self, self._placed.clear)  # whose end may wait for all of the GPU
         self._handles: dict[str, OnGpu] = {}  # own ones that were told: descriptors are open while the arrays are here
         self._handlers: dict[bool, _C.DeviceCsr] = {}
 

@@ -14,7 +14,8 @@ import torch
 from ... import _C
 from ...utils.device import device_number
 
-_free: defaultdict[int, deque[int]] = defaultdict(deque)  # by GPU, handles; the garbage collector gives them back
+# By GPU, and whether they are for captures: handles. The garbage collector gives them back.
+_free: defaultdict[tuple[int, bool], deque[int]] = defaultdict(deque)
 
 
 class OwnStream:
@@ -22,17 +23,20 @@ class OwnStream:
 
     Args:
         device: the GPU.
+        for_captures: another one for captures gets the stream afterwards. What is made on such a stream, as the state
+            of an optimizer, is used on others, and torch gives its memory to whoever has the stream: they have it wait
+            for those first.
 
     Attributes:
         stream: torch's object for it. No weak reference may be made to that: it dies without a word to those.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, for_captures: bool = False) -> None:
         if not _C.cuda_is_built():  # so that nothing is sampled or captured there
             self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             return
         number = device_number(device)
-        free = _free[number]
+        free = _free[number, for_captures]
         try:
             handle = free.popleft()
         except IndexError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 # Pages are locked whole: small arrays share theirs with others, and are copied as fast as they would be locked.
 _SMALLEST = 1 << 20
+_LOOK_AGAIN_S = 0.001  # for the end of a lock that is being dropped, which takes a call of the driver's
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,17 @@ def pin(
         copy: copies a tensor to page-locked memory.
     """
     with _locking:  # locking takes seconds, and nobody may find pages that are locked in part
-        return _pin(tensor, device, lock, copy)
+        while (pinned := _pin(tensor, device, lock, copy)) is None:
+            time.sleep(_LOOK_AGAIN_S)
+        return pinned
+
+
+def _share_a_page(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two stretches of memory (address, bytes) do."""
+    (first, last), (first_of_other, last_of_other) = (
+        (begin // mmap.PAGESIZE, (begin + max(nbytes, 1) - 1) // mmap.PAGESIZE) for begin, nbytes in (one, other)
+    )
+    return first <= last_of_other and first_of_other <= last
 
 
 def _pin(
@@ -79,13 +92,19 @@ def _pin(
     device: int,
     lock: Callable[[torch.Tensor, bool, int], Any],
     copy: Callable[[torch.Tensor, int], torch.Tensor],
-) -> PinnedTensor:
+) -> PinnedTensor | None:
+    """None while a lock of its pages is being dropped, of which nobody can have a share any more."""
     place = (tensor.data_ptr(), tensor.nbytes)
-    for (start, nbytes), shared in list(_locks.items()):
+    held = dict(_locks.items())
+    for (start, nbytes), shared in held.items():
         if start <= place[0] and sum(place) <= start + nbytes:
             return PinnedTensor(tensor, shared)
-    # Torch's `is_pinned` is about the first byte of the storage, of which this may be another part.
-    if tensor.numel() == 0 or _C.can_gpu_read(tensor, device):
+    beside = [of for of in _C.locked_ranges() if _share_a_page(of, place)]
+    if any(of not in held for of in beside):
+        return None
+    # Torch's `is_pinned` is about the first byte of the storage, of which this may be another part; and of memory that
+    # shares its first and last page with others that are locked, what lies between may not be.
+    if tensor.numel() == 0 or (not beside and _C.can_gpu_read(tensor, device)):
         return PinnedTensor(tensor)
     if tensor.nbytes < _SMALLEST:
         return PinnedTensor(copy(tensor, device), is_copy=True)

@@ -15,7 +15,8 @@ import torch
 from ... import _C
 from ...core import to_tensor
 from ...errors import CudaError
-from ...utils.device import device_number
+from ...utils.device import as_current, device_number
+from .stream_uses import between_captures
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,13 @@ def spread(values: torch.Tensor, gpus: Sequence[int], reader: torch.device) -> S
 
 
 def _take(gpus: Sequence[int], num_bytes: int, reader: torch.device) -> _C.SpreadMemory:
-    try:
-        return _C.SpreadMemory(list(gpus), num_bytes, device_number(reader))
-    except CudaError:  # room that torch keeps for tensors to come is taken then, as by a tensor
-        torch.cuda.empty_cache()
-        return _C.SpreadMemory(list(gpus), num_bytes, device_number(reader))
+    with as_current(reader):
+        try:
+            return _C.SpreadMemory(list(gpus), num_bytes, device_number(reader))
+        except CudaError:  # room that torch keeps for tensors to come is taken then, as by a tensor
+            with between_captures():
+                torch.cuda.empty_cache()
+            return _C.SpreadMemory(list(gpus), num_bytes, device_number(reader))
 
 
 def _viewed(raw: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

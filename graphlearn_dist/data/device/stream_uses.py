@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
+import _thread
 import gc
 import logging
 import os
@@ -16,6 +16,8 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
+
+from ...utils.system.lifetime import threads
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,16 @@ class UsedMemory(Protocol):
 
     def record_stream(self, stream: Any) -> None:
         """Has torch give its memory to nobody before the stream has done what it was given until then."""
+
+
+class Event(Protocol):
+    """What a stream reaches when all before it is done."""
+
+    def query(self) -> bool:
+        """Whether it was reached."""
+
+    def synchronize(self) -> None:
+        """Waits until it is reached."""
 
 
 # While a thread captures a CUDA graph, torch takes every use of memory that it is told of for one by that graph, and
@@ -131,6 +143,43 @@ def after_captures(do: Callable[[], object]) -> None:
     _do_deferred()
 
 
+def at_drop(owner: object, do: Callable[[], object]) -> None:
+    """Does this ``after_captures`` when ``owner`` is dropped; at exit nobody does, since all goes with the process.
+
+    A fork, where the garbage of this process may be found, keeps what it holds for ever: it can ask CUDA for nothing.
+    """
+    weakref.finalize(owner, _do_in, os.getpid(), do).atexit = False
+
+
+def _do_in(process: int, do: Callable[[], object]) -> None:
+    if os.getpid() == process:
+        after_captures(do)
+    else:
+        _kept_for_ever.append(do)
+
+
+def let_go_after(events: Sequence[Event], held: list[Any]) -> None:
+    """Empties a list of what streams read until these events: now, or in a thread that waits for them.
+
+    For drops: the garbage collector finds them in any thread, also in one that does what a stream waits for.
+    """
+    if all(event.query() for event in events):
+        held.clear()
+    else:
+        _thread.start_new_thread(_wait_and_let_go, (events, held))
+
+
+def _wait_and_let_go(events: Sequence[Event], held: list[Any]) -> None:
+    with threads.work:
+        try:
+            for event in events:
+                event.synchronize()
+            after_captures(held.clear)
+        except Exception:
+            _kept_for_ever.append(held)  # a stream may still read it
+            logger.exception("what a stream read when it was dropped is kept for ever")
+
+
 def record_uses(memory: Iterable[UsedMemory], stream: Any) -> None:
     """Has torch give memory to nobody before the stream has done what it will have been given when it is dropped.
 
@@ -191,9 +240,8 @@ class StreamUses:
 
     Torch gives the memory of a tensor that dies to the next one of the stream that it was made on, and page-locked
     memory to anybody, whatever other streams still have to do. Memory of a GPU is kept from others by torch then, and
-    nobody waits. For page-locked memory, which torch knows nothing of, and for memory of another process, whose torch
-    knows nothing of streams here, the host waits for the streams: at the drop of what is large and dropped rarely, and
-    not for each batch.
+    nobody waits. Page-locked memory, which torch knows nothing of, and memory of another process, whose torch knows
+    nothing of streams here, stays until the streams are done; what is large and dropped rarely, and nothing of a batch.
 
     Args:
         owner: whose drop it is about; nothing that holds it may be among ``memory``.
@@ -206,10 +254,11 @@ class StreamUses:
         self, owner: object, device: torch.device, memory: Iterable[UsedMemory] = (), keeping: Iterable[object] = ()
     ) -> None:
         self._device = device
+        self._process = os.getpid()
         self._streams: dict[int, torch.cuda.Stream] = {}  # by handle; single operations on a dict are atomic
         self._memory = list(memory)
         self._keeping = list(keeping)
-        weakref.finalize(owner, after_captures, partial(_leave, self._streams, self._memory, self._keeping))
+        at_drop(owner, partial(_leave, self._streams, self._memory, self._keeping))
 
     def note(self) -> int:
         """Notes the caller's current stream, which uses the memory from now on; gives its handle, 0 on the host."""
@@ -228,10 +277,10 @@ class StreamUses:
         """Takes more of what keeps memory."""
         self._keeping.extend(keeping)
 
+    def outlive(self, *held: object) -> None:
+        """Keeps what may hold the owner, in whose ``__del__`` this is called, until the streams are done."""
+        _do_in(self._process, partial(_leave, self._streams, self._memory, [*held]))
 
-_exiting = threading.Event()  # all memory goes with the process, and nobody waits
-weakref.finalize(_exiting, bool)  # finalizers have been given their turn at exit, so that this one comes before it:
-atexit.register(_exiting.set)
 
 # Where memory of other processes lay; what torch puts there later is waited for, which takes time and does no harm.
 _received: set[int] = set()
@@ -242,23 +291,23 @@ def note_received(tensor: UsedMemory) -> None:
     _received.add(tensor.untyped_storage().data_ptr())
 
 
-def _leave(streams: Mapping[int, torch.cuda.Stream], memory: Sequence[UsedMemory], keeping: list[object]) -> None:
+def _leave(streams: Mapping[int, torch.cuda.Stream], memory: list[UsedMemory], keeping: list[object]) -> None:
     is_told = all(tensor.is_cuda and tensor.untyped_storage().data_ptr() not in _received for tensor in memory)
-    is_done = False
+    held: list[Any] = [memory, [*keeping]]
+    keeping.clear()
     try:
-        for stream in [] if _exiting.is_set() else list(streams.values()):
-            if not is_told:
-                stream.synchronize()
-                continue
-            for tensor in memory:
-                tensor.record_stream(stream)
-        is_done = True
-    finally:
-        if not is_done:  # a stream may still read it
-            _kept_for_ever.append((memory, [*keeping]))
-        keeping.clear()
+        if is_told:
+            for stream in streams.values():
+                for tensor in memory:
+                    tensor.record_stream(stream)
+            held.clear()
+        else:
+            let_go_after([stream.record_event() for stream in streams.values()], held)
+    except BaseException:  # a stream may still read it
+        _kept_for_ever.append(held)
+        raise
 
 
 def wait_at_drop(owner: object, device: torch.device) -> StreamUses:
-    """As ``StreamUses``, of memory that nothing is known of, as that of a captured graph: the host waits."""
+    """As ``StreamUses``, of memory that nothing is known of, as that of a captured graph."""
     return StreamUses(owner, device, [torch.empty(0)])

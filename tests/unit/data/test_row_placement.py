@@ -350,6 +350,29 @@ def test_memory_stays_locked_while_one_of_its_readers_lives() -> None:
     assert len(locks.locked) == 2
 
 
+def test_nobody_shares_a_lock_that_is_being_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU reads the pages until the driver has unlocked them."""
+    tensor, locks = torch.ones(LARGE), Locks()
+    dying = [{(tensor.data_ptr(), tensor.nbytes)}] * 3
+    monkeypatch.setattr(_C, "locked_ranges", lambda: dying.pop() if dying else set())
+    monkeypatch.setattr(_C, "can_gpu_read", lambda tensor, device: bool(dying))
+    pinned = pin(tensor, 0, locks, copied)
+    assert len(locks.locked) == 1
+    assert pinned.lock.lock == "lock"
+
+
+def test_memory_between_locked_neighbors_is_not_locked_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU reads its first byte and its last, which lie in pages of theirs."""
+    tensor, locks = torch.ones(3 * LARGE + 2), Locks()
+    before, between, after = tensor.split((LARGE + 1, LARGE, LARGE + 1))
+    held = [pin(part, 0, locks, copied) for part in (before, after)]
+    monkeypatch.setattr(_C, "locked_ranges", lambda: {(part.data_ptr(), part.nbytes) for part in (before, after)})
+    monkeypatch.setattr(_C, "can_gpu_read", lambda tensor, device: True)
+    pinned = pin(between, 0, locks, copied)
+    assert locks.locked[-1] == (between.data_ptr(), False)
+    assert pinned.lock not in [one.lock for one in held]
+
+
 def test_memory_that_cannot_be_locked_is_copied() -> None:
     large, small = torch.ones(LARGE), torch.ones(3)
     for tensor, lock in ((large, Locks(works=False)), (small, Locks())):

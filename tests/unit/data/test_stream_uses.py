@@ -3,7 +3,11 @@ has real ones. And copies of rows on a GPU that follow changes of the rows."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +15,6 @@ import pytest
 import torch
 
 from graphlearn_dist.data import Feature, feature
-from graphlearn_dist.data.device import stream_uses
 from graphlearn_dist.data.device.device_cache import DeviceCache
 from graphlearn_dist.data.device.device_rows import DeviceRows, FollowedCopy
 from graphlearn_dist.data.device.stream_uses import StreamUses, wait_at_drop
@@ -25,6 +28,9 @@ from tests.support.device_batches import HOST, config_for, link_graph, links_for
 from tests.support.graphs import make_dataset
 from tests.support.static_batches import batches_of_kernels, loader_for
 from tests.support.streams import GPU, Memory, Owner, Stream, replace_current
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -52,7 +58,7 @@ def test_memory_of_another_process_is_waited_for(current: SimpleNamespace) -> No
     handle = GpuHandle(described=(lambda: received, ()))  # type: ignore[arg-type, return-value]
     StreamUses(owner, GPU, [Memory(), handle.open()]).note()
     del owner
-    assert current.stream.num_waits == 1
+    wait_until(lambda: current.stream.num_waits == 1)
     assert not received.streams
 
 
@@ -60,24 +66,56 @@ def test_page_locked_memory_is_waited_for(current: SimpleNamespace) -> None:
     owner = Owner()
     StreamUses(owner, GPU, [Memory(), Memory(is_cuda=False)]).note()
     del owner
-    assert current.stream.num_waits == 1
+    wait_until(lambda: current.stream.num_waits == 1)
     other = Owner()
     wait_at_drop(other, GPU).note()
     del other
-    assert current.stream.num_waits == 2
+    wait_until(lambda: current.stream.num_waits == 2)
 
 
-def test_at_exit_nobody_waits(current: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All memory goes with the process; what is kept goes when whoever uses it goes."""
+def test_another_thread_waits_than_the_one_that_drops(current: SimpleNamespace) -> None:
+    """The stream may wait for what that one does. What it reads stays until it is done, and no longer."""
+    done, owner, kept = threading.Event(), Owner(), Owner()
+    alive, memory = weakref.ref(kept), Memory(is_cuda=False)
+    alive_memory = weakref.ref(memory)
+    current.stream.synchronize = done.wait
+    StreamUses(owner, GPU, [memory], keeping=[kept]).note()
+    del kept, memory
+    del owner
+    assert alive() is not None
+    assert alive_memory() is not None
+    done.set()
+    wait_until(lambda: alive() is None and alive_memory() is None)
+
+
+def test_nobody_waits_for_a_stream_that_is_done(current: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = SimpleNamespace(query=lambda: True, synchronize=lambda: pytest.fail("it is done"))
+    monkeypatch.setattr(current.stream, "record_event", lambda: done)
     owner, kept = Owner(), Owner()
     alive = weakref.ref(kept)
-    wait_at_drop(owner, GPU).note()
     StreamUses(owner, GPU, [Memory(is_cuda=False)], keeping=[kept]).note()
-    del kept
-    monkeypatch.setattr(stream_uses, "_exiting", SimpleNamespace(is_set=lambda: True))
-    del owner
-    assert current.stream.num_waits == 0
+    del kept, owner
     assert alive() is None
+
+
+AT_EXIT = """
+import torch
+from tests.support.streams import GPU, Memory, Owner, Stream
+from graphlearn_dist.data.device.stream_uses import StreamUses, at_drop
+
+stream, owner = Stream(7), Owner()
+stream.record_event = lambda: print("asked")
+torch.cuda.current_stream = lambda device: stream
+StreamUses(owner, GPU, [Memory(is_cuda=False)]).note()
+at_drop(owner, lambda: print("done"))
+"""
+
+
+def test_at_exit_nobody_waits() -> None:
+    """All memory goes with the process, locked or not."""
+    command = [sys.executable, "-c", AT_EXIT]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 
 
 def test_nobody_waits_for_what_was_not_used(current: SimpleNamespace) -> None:

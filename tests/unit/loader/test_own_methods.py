@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
+from graphlearn_dist.data.device import device_copies
 from graphlearn_dist.distributed.pyg_sampler import PyGSampler
 from graphlearn_dist.errors import InvalidArgumentError
-from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader
+from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, local_loader
 from graphlearn_dist.sampler import NegativeSampling as StrictNegatives
+from graphlearn_dist.utils.tensor import tensors_in
 from tests.support.graphs import make_dataset, random_graph
 from tests.support.oracle import assert_same, pyg_tensors
 
@@ -74,6 +77,40 @@ def test_an_own_filter_beside_the_sampling(num_workers: int) -> None:
     assert ["mask" in batch for batch in loader] == [True] * 4
     here = threading.current_thread().name
     assert all((thread == here) == (num_workers == 0) for thread in loader.threads)
+
+
+def test_an_own_filter_reads_what_a_gpu_has_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Background threads have a stream of theirs, on which rows may be gathered yet: that of the filter waits for it,
+    and what it leaves out is nobody else's before it is done."""
+    done: list[tuple[str, Any]] = []
+    of_thread = threading.local()
+
+    def stream(name: str) -> Any:
+        return SimpleNamespace(
+            record_event=lambda: done.append((name, "records")) or name,
+            wait_event=lambda event: done.append((name, event)),
+            wait_stream=lambda other: None,
+        )
+
+    class Reading(NeighborLoader):
+        def filter_fn(self, out: Any) -> Any:
+            done.append(("filter_fn", len(kept)))
+            return super().filter_fn(out)
+
+    training, making, kept = stream("training"), SimpleNamespace(stream=stream("making")), []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: getattr(of_thread, "current", training))
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: setattr(of_thread, "current", stream))
+    monkeypatch.setattr(device_copies, "record_uses", lambda tensors, stream: kept.extend(tensors))
+    loader = Reading(make_dataset(random_graph(NUM_NODES, 90, 3), "in"), [3], torch.arange(6), batch_size=6)
+    copies = loader._copies
+    copies._making, copies._stream = making, stream("copying")  # type: ignore[assignment]
+    monkeypatch.setattr(copies, "begin", lambda batch: device_copies.Copy(batch))
+    on_gpu = lambda sampled: [SimpleNamespace(is_cuda=True, place=of.data_ptr()) for of in tensors_in(sampled)]  # noqa: E731
+    monkeypatch.setattr(local_loader, "tensors_in", on_gpu)
+    (batch,) = loader
+    assert done[:2] == [("making", "records"), ("training", "making")]
+    assert done[2] == ("filter_fn", len(kept))
+    assert {batch.n_id.data_ptr(), batch.x.data_ptr()} <= {tensor.place for tensor in kept}
 
 
 @pytest.mark.parametrize("of", ["PyG's data", "a data set"])

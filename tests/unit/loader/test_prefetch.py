@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,6 +123,25 @@ def test_threads_end_where_an_iterator_is_dropped() -> None:
     del cycle
     collect()
     threads_have_gone()
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_loader_goes_when_it_is_dropped(prefetch: int) -> None:
+    """And not when the garbage collector comes, in whatever process: it may hold memory of a GPU."""
+    for loader in loaders(prefetch):
+        list(loader)  # also imports what batches need: the frames of an import live longer
+    threads_have_gone()
+    gc.disable()
+    try:
+        found = loaders(prefetch)
+        for loader in found:
+            list(loader)
+        threads_have_gone()
+        alive = [weakref.ref(of) for of in found]
+        del loader, found
+        assert [of() for of in alive] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_threads_end_where_a_transform_fails() -> None:
