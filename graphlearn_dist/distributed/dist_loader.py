@@ -218,7 +218,8 @@ class DistLoader(EpochLoader):
         if isinstance(item, EndOfEpoch):
             raise StopIteration
         begun = perf_counter_ns()
-        batch = to_pyg(item, self._producer.schema, self._constants)
+        parts = self._copies.takes_parts
+        batch = to_pyg(item, self._producer.schema, self._constants, as_parts=parts)
         copy = self._copies.begin(pinned(batch) if self._pin else batch)
         self.times.converted(perf_counter_ns() - begun)
         return item.index, copy

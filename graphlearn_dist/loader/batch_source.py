@@ -48,8 +48,8 @@ class BatchSource(Protocol):
     def sampling(self, named: Named, count: int) -> AbstractContextManager[Callable[[int], Any]]:
         """For one pass over ``count`` batches: ``sample`` by place, of which ``named`` gives the arguments."""
 
-    def cut(self, sampled: Any) -> Any:
-        """The batch of it, as a program gets it."""
+    def cut(self, sampled: Any, *, as_parts: bool = False) -> Any:
+        """The batch of it, as a program gets it, or ``as_parts`` for a device that makes matrices of them."""
 
     def replace(self, name: str, value: Any, before: Any) -> Any:
         """Makes later batches with this in the place of what a loader had by that name, and returns it.
@@ -118,9 +118,11 @@ class DatasetSource:
         with self._batches.ahead(lambda at: (named(at)[0], *named(at)[1]), count) as ahead:
             yield ahead.make
 
-    def cut(self, sampled: Any) -> Any:
+    def cut(self, sampled: Any, *, as_parts: bool = False) -> Any:
         """See ``BatchSource``."""
-        return to_pyg_v1(sampled) if self._as_pyg_v1 else to_pyg(sampled, self._schema, self._constants)
+        if self._as_pyg_v1:
+            return to_pyg_v1(sampled)
+        return to_pyg(sampled, self._schema, self._constants, as_parts=as_parts)
 
     def replace(self, name: str, value: Any, before: Any) -> Any:
         """See ``BatchSource``: a data set is prepared for sampling."""

@@ -300,10 +300,10 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         """The batch of what ``collate_fn`` gave, without ``filter_per_worker``."""
         return self._transformed(self._cut(out))
 
-    def _cut(self, sampled: Any) -> Any:
+    def _cut(self, sampled: Any, *, as_parts: bool = False) -> Any:
         if self.transform_sampler_output is not None:
             sampled = self.transform_sampler_output(sampled)
-        return self._source.cut(sampled)
+        return self._source.cut(sampled, as_parts=as_parts)
 
     def _transformed(self, batch: Any) -> Any:
         return batch if self.transform is None else self.transform(batch)
@@ -510,7 +510,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
             elif self._has_own("filter_fn"):
                 return _Made(self._copies.made(sampled, tensors_in(sampled)), self._filtered)
             else:
-                batch, finish = self._cut(sampled), self._transformed
+                batch, finish = self._cut(sampled, as_parts=self._copies.takes_parts), self._transformed
             made = _Made(self._begin_copy(batch), finish)
             self.times.converted(perf_counter_ns() - begun)
             return made

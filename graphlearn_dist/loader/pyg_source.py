@@ -209,8 +209,8 @@ class PygSource:
         """See ``BatchSource``."""
         return sampled_in_turn(self, named)
 
-    def cut(self, out: Any) -> Any:
-        """The batch of a sampler's output."""
+    def cut(self, out: Any, *, as_parts: bool = False) -> Any:
+        """The batch of a sampler's output, whose matrices are PyG's own."""
         begun = perf_counter_ns()
         batch = self._filter.batch(self._data, out, self._custom_cls)
         if self._is_links:

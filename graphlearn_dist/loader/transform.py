@@ -12,8 +12,9 @@ import torch
 
 from ..core import stack_pair
 from ..data.columns import EDGE_COLUMN, NODE_COLUMN, column_store, columns_among, last_dimension_counts
+from ..data.device.compressed_edges import CompressedEdges
 from ..data.schema import GraphSchema
-from ..messages import Adjacency, LinkLabels, SampledBatch
+from ..messages import LinkLabels, SampledBatch
 from ..sampler.convert import link_attributes, message_type
 from ..sampler.device.padding import PaddedBatch
 from ..sampler.outputs import HeteroSamplerOutput, SamplerOutput
@@ -31,7 +32,13 @@ Constants = Mapping[Any, Mapping[str, Any]]
 Stores = defaultdict[Any, dict[str, Any]]
 
 
-def to_pyg(batch: SampledBatch, schema: GraphSchema, constants: Constants = MappingProxyType({})) -> Data | HeteroData:
+def to_pyg(
+    batch: SampledBatch,
+    schema: GraphSchema,
+    constants: Constants = MappingProxyType({}),
+    *,
+    as_parts: bool = False,
+) -> Data | HeteroData:
     """Makes ``Data`` of a homogeneous batch and ``HeteroData`` of any other.
 
     In PyG's convention: ``edge_index`` int64 ``[2, E]`` runs from neighbor to seed in local ids, ``n_id`` and ``e_id``
@@ -51,9 +58,14 @@ def to_pyg(batch: SampledBatch, schema: GraphSchema, constants: Constants = Mapp
     - With ``edge_format="adj_t"``, ``adj_t`` stands in place of ``edge_index``, as PyG's ``ToSparseTensor`` makes it: a
       sparse CSR tensor of torch ``[targets, sources]`` with values of 1 (float32) or, where the data set has it as one
       floating-point number an edge, of ``edge_weight``. ``e_id``, ``edge_attr`` and further rows of edges are in its
-      order.
+      order. With ``as_parts`` it is what such a matrix is made of, see ``DeviceCopies.takes_parts``.
     """
-    return _to_data(_stores_of(batch, schema, constants), schema)
+    stores = _stores_of(batch, schema, constants)
+    if batch.subgraph.adjacency and not as_parts:
+        for attributes in stores.values():
+            if isinstance(edges := attributes.get("adj_t"), CompressedEdges):
+                attributes["adj_t"] = edges.matrix()
+    return _to_data(stores, schema)
 
 
 def padded_to_pyg(
@@ -157,7 +169,9 @@ def _fill_edges(store: dict[str, Any], batch: SampledBatch, schema: GraphSchema,
             del store[_WEIGHT]
         else:
             weights = None
-        store["adj_t"] = _sparse_matrix(subgraph.adjacency[index], subgraph.nodes[neighbor_type].numel(), weights)
+        edges = subgraph.adjacency[index]
+        num_cols = subgraph.nodes[neighbor_type].numel()
+        store["adj_t"] = CompressedEdges(edges.offsets, edges.rows, weights, num_cols)
     else:
         store["edge_index"] = subgraph.edge_index[index]
     if batch.mapping is None:
@@ -167,17 +181,6 @@ def _fill_edges(store: dict[str, Any], batch: SampledBatch, schema: GraphSchema,
         store["edge"] = store["e_id"] = edge_ids
     if (features := batch.edge_features[index]) is not None:
         store["edge_attr"] = features
-
-
-def _sparse_matrix(adjacency: Adjacency, num_cols: int, weights: torch.Tensor | None) -> torch.Tensor:
-    """A sparse CSR tensor of torch ``[nodes that were sampled for, num_cols]``: weights, if there is one an edge, or 1.
-
-    A pair of nodes that has several edges has several entries. Indices are int64, since torch's ``gather`` reads wrong
-    places by expanded int32 ones: the gradients of layers that look at edges one by one would be wrong.
-    """
-    offsets, rows = adjacency.offsets.long(), adjacency.rows.long()
-    values = torch.ones(rows.numel(), device=rows.device) if weights is None else weights
-    return torch.sparse_csr_tensor(offsets, rows, values, (offsets.numel() - 1, num_cols), check_invariants=False)
 
 
 def allow_matrices() -> None:

@@ -14,6 +14,7 @@ import torch
 
 from ... import _C
 from ...utils.device import as_current, device_number, get_available_device
+from .compressed_edges import CompressedEdges
 from .own_streams import OwnStream
 from .stream_uses import Event, at_drop, let_go_after, record_uses
 
@@ -92,6 +93,11 @@ class DeviceCopies:
         """Makes the GPU the current one of a thread that makes batches for it, in a ``with`` block."""
         return nullcontext() if self.device is None else as_current(self.device)
 
+    @property
+    def takes_parts(self) -> bool:
+        """Whether ``begin`` makes matrices of ``CompressedEdges``, where these are then."""
+        return self._stream is not None
+
     def beside_training(self, begin: Callable[[int], None] | None) -> Callable[[int], None] | None:
         """What each background thread calls first, with its number, where all it makes goes through ``self.begin``.
 
@@ -122,19 +128,23 @@ class DeviceCopies:
         if self._stream is None:
             return Copy(batch.to(self.device))
         made_on, stream = torch.cuda.current_stream(self._number), self._stream
-        sources = _tensors(batch)  # PyG puts the copies in their place, in the batch that was given
+        values = _values(batch)
+        sources = _tensors(values)  # PyG puts the copies in their place, in the batch that was given
         if all(tensor.is_cuda and tensor.device == self.device for tensor in sources):
+            if any(isinstance(value, CompressedEdges) for value in values):
+                sources = _tensors(_values(_apply_once(batch, lambda tensor: tensor, is_there=True)))
             return Copy(batch, made_on.record_event(), sources)
         if any(tensor.is_cuda for tensor in sources):
             stream.wait_stream(made_on)
         with self.current(), torch.cuda.stream(stream):
             try:
-                moved = _apply_once(batch, lambda tensor: _pinned(tensor).to(self.device, non_blocking=True))
+                change = lambda tensor: _pinned(tensor).to(self.device, non_blocking=True)  # noqa: E731
+                moved = _apply_once(batch, change, is_there=True)
             finally:  # some copies have begun, too, where one could not
                 done = stream.record_event()
                 # Of its own pinned memory torch knows when the copies are done, of the pool's it does not.
                 self._sources.hold(sources, done)
-        return Copy(moved, done, _tensors(moved))
+        return Copy(moved, done, _tensors(_values(moved)))
 
     def made(self, batch: Any, tensors: Iterable[torch.Tensor]) -> Copy:
         """What a GPU makes on the caller's current stream, where it is, and the tensors of it: for ``finish``."""
@@ -161,11 +171,13 @@ def _pinned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.is_cuda else tensor.pin_memory()
 
 
-def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that a sparse CSR tensor consists of; itself of any other."""
-    if tensor.layout is torch.sparse_csr:
-        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-    return [tensor]
+def _parts(value: torch.Tensor | CompressedEdges) -> list[torch.Tensor]:
+    """The tensors that a sparse CSR tensor consists of, or that there are of one; itself of any other."""
+    if isinstance(value, CompressedEdges):
+        return value.tensors
+    if value.layout is torch.sparse_csr:
+        return [value.crow_indices(), value.col_indices(), value.values()]
+    return [value]
 
 
 def _change_parts(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -176,22 +188,44 @@ def _change_parts(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.T
     return torch.sparse_csr_tensor(begins, sources, values, tensor.shape, check_invariants=False)
 
 
-def _apply_once(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The batch with every tensor changed; one that it has under several names is changed once."""
-    changed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # with the tensor, whose id is another's once it is gone
+def _apply_once(batch: Any, change: Callable[[torch.Tensor], torch.Tensor], *, is_there: bool = False) -> Any:
+    """The batch with every tensor changed; one that it has under several names is changed once.
 
-    def change_once(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in changed:
-            changed[id(tensor)] = tensor, _change_parts(tensor, change)
-        return changed[id(tensor)][1]
+    Where it ``is_there`` then, matrices are made of what there is of them.
+    """
+    changed: dict[int, tuple[Any, Any]] = {}  # with the value, whose id is another's once it is gone
+    errors: list[Exception] = []
 
-    return batch.apply(change_once)
+    def change_once(value: Any) -> Any:
+        if not isinstance(value, (torch.Tensor, CompressedEdges)):
+            return value
+        if id(value) not in changed:
+            if isinstance(value, torch.Tensor):
+                changed[id(value)] = value, _change_parts(value, change)
+            else:
+                try:
+                    parts = value.changed(change)
+                    changed[id(value)] = value, parts.matrix() if is_there else parts
+                except Exception as error:  # which PyG takes for a value that cannot be changed
+                    errors.append(error)
+                    raise
+        return changed[id(value)][1]
+
+    applied = batch.apply(change_once)
+    if errors:
+        raise errors[0]
+    return applied
 
 
-def _tensors(batch: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    batch.apply_(lambda value: found.extend(_parts(value)) if isinstance(value, torch.Tensor) else None)
+def _values(batch: Any) -> list[torch.Tensor | CompressedEdges]:
+    found: list[torch.Tensor | CompressedEdges] = []
+    kinds = (torch.Tensor, CompressedEdges)
+    batch.apply_(lambda value: found.append(value) if isinstance(value, kinds) else None)
     return found
+
+
+def _tensors(values: Iterable[torch.Tensor | CompressedEdges]) -> list[torch.Tensor]:
+    return [part for value in values for part in _parts(value)]
 
 
 class OneAhead(Generic[T]):

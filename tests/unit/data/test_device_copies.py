@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 
 from graphlearn_dist.data.device import device_copies
+from graphlearn_dist.data.device.compressed_edges import CompressedEdges
 from graphlearn_dist.data.device.device_copies import DeviceCopies, HeldUntilDone, OneAhead
 from graphlearn_dist.distributed.producers.batch_producer import BatchProducer, BatchRequest
 from graphlearn_dist.errors import ChannelClosedError, InvalidArgumentError, PeerLostError
@@ -73,7 +74,7 @@ def test_a_tensor_with_two_names_is_copied_once() -> None:
     assert found["user"].n_id is found["user"].node
     assert torch.equal(found["user"].n_id, torch.arange(4))
     assert found["user"].num_sampled_nodes == [1, 3]
-    assert len(device_copies._tensors(batch)) == 4
+    assert len(device_copies._values(batch)) == 4
 
 
 def test_what_is_copied_from_is_held_until_the_copy_is_done() -> None:
@@ -98,11 +99,63 @@ def test_a_batch_that_is_copied_holds_what_it_is_copied_from(monkeypatch: pytest
     monkeypatch.setattr(device_copies, "_pinned", torch.clone)  # a copy of the host stands for that of a GPU
     copies, batch = DeviceCopies("cpu"), make_batch()
     monkeypatch.setattr(copies, "_stream", stream)
-    sources = [weakref.ref(tensor) for tensor in device_copies._tensors(batch)]
-    places = {tensor.data_ptr() for tensor in device_copies._tensors(batch)}
+    sources = [weakref.ref(tensor) for tensor in device_copies._tensors(device_copies._values(batch))]
+    places = {tensor.data_ptr() for tensor in device_copies._tensors(device_copies._values(batch))}
     moved = copies.begin(batch).batch
-    assert not places & {tensor.data_ptr() for tensor in device_copies._tensors(moved)}
+    assert not places & {tensor.data_ptr() for tensor in device_copies._tensors(device_copies._values(moved))}
     assert all(source() is not None for source in sources)
+
+
+@pytest.fixture
+def copies_here(monkeypatch: pytest.MonkeyPatch) -> tuple[DeviceCopies, list[torch.Tensor]]:
+    """Copies to a GPU, for which the host stands, and what was copied to it."""
+    stream = SimpleNamespace(record_event=lambda: SimpleNamespace(query=lambda: True))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    copies, copied = DeviceCopies("cpu"), list[torch.Tensor]()
+
+    def copy(tensor: torch.Tensor) -> torch.Tensor:
+        copied.append(tensor)
+        return tensor.clone()
+
+    monkeypatch.setattr(device_copies, "_pinned", copy)
+    monkeypatch.setattr(copies, "_stream", stream)
+    return copies, copied
+
+
+def test_matrices_are_made_where_they_go(copies_here: tuple[DeviceCopies, list[torch.Tensor]]) -> None:
+    """Of 4 bytes an entry, once, however many names they have."""
+    copies, copied = copies_here
+    assert copies.takes_parts
+    assert not DeviceCopies(None).takes_parts
+    offsets, cols = torch.tensor([0, 2, 3], dtype=torch.int32), torch.tensor([0, 2, 1], dtype=torch.int32)
+    for weights in (None, torch.tensor([0.5, 1.0, 2.0])):
+        edges = CompressedEdges(offsets, cols, weights, 4)
+        batch = copies.begin(Data(adj_t=edges, again=edges, x=torch.ones(4, 2))).batch
+        assert batch.adj_t is batch.again
+        assert batch.adj_t.layout is torch.sparse_csr
+        assert (batch.adj_t.shape, batch.adj_t.col_indices().dtype) == ((2, 4), torch.int64)
+        expected = torch.zeros(2, 4)
+        expected[[0, 0, 1], [0, 2, 1]] = torch.ones(3) if weights is None else weights
+        assert torch.equal(batch.adj_t.to_dense(), expected)
+        parts = [tensor.data_ptr() for tensor in copied if tensor.dim() == 1]
+        assert sorted(parts) == sorted(part.data_ptr() for part in edges.tensors)
+        copied.clear()
+
+
+def test_a_matrix_for_which_there_is_no_memory(
+    copies_here: tuple[DeviceCopies, list[torch.Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyG takes what a copy raises for a value that cannot be copied."""
+    copies, _ = copies_here
+
+    def fail(edges: CompressedEdges) -> torch.Tensor:
+        raise torch.OutOfMemoryError("none is left")
+
+    monkeypatch.setattr(CompressedEdges, "matrix", fail)
+    none = torch.zeros(1, dtype=torch.int32)
+    with pytest.raises(torch.OutOfMemoryError, match="none is left"):
+        copies.begin(Data(adj_t=CompressedEdges(none, none[:0], None, 0)))
 
 
 def test_what_a_gpu_has_made_stays_and_is_kept_for_who_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,8 +163,9 @@ def test_what_a_gpu_has_made_stays_and_is_kept_for_who_takes_it(monkeypatch: pyt
     gpu, uses = torch.device("cuda", 0), deque[Any]()
     made_on, taker = (SimpleNamespace(name=name, waited=[]) for name in ("made on", "taker"))
     made_on.record_event, taker.wait_event = lambda: "made", taker.waited.append
-    tensors = [SimpleNamespace(is_cuda=True, device=gpu, record_stream=uses.append) for _ in range(2)]
-    monkeypatch.setattr(device_copies, "_tensors", lambda batch: tensors)
+    tensor = {"is_cuda": True, "device": gpu, "layout": torch.strided}
+    tensors = [SimpleNamespace(**tensor, record_stream=uses.append) for _ in range(2)]
+    monkeypatch.setattr(device_copies, "_values", lambda batch: tensors)
     copies, batch = DeviceCopies("cpu"), object()
     copies.device, copies._number, copies._stream = gpu, 0, made_on  # type: ignore[assignment]
     monkeypatch.setattr(torch.cuda, "current_stream", {0: made_on}.get)

@@ -15,6 +15,7 @@ from torch_geometric.transforms import ToSparseTensor
 from graphlearn_dist import _C
 from graphlearn_dist.core import to_optional_tensor, to_tensor
 from graphlearn_dist.data.device import device_copies
+from graphlearn_dist.data.device.compressed_edges import CompressedEdges
 from graphlearn_dist.distributed import DistNeighborLoader
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.glt.loader import SubGraphLoader as GltSubGraphLoader
@@ -300,5 +301,28 @@ def test_a_matrix_is_copied_by_its_parts() -> None:
     assert moved.adj_t is not before
     assert torch.equal(moved.adj_t.to_dense(), before.to_dense())
     # x, y, n_id (node), input_id, e_id (edge), edge_attr, and three of the matrix
-    assert len(changed) == len({id(tensor) for tensor in device_copies._tensors(moved)}) == 9
-    assert all(tensor.layout is torch.strided for tensor in device_copies._tensors(moved))
+    assert len(changed) == len({id(tensor) for tensor in device_copies._tensors(device_copies._values(moved))}) == 9
+    assert all(tensor.layout is torch.strided for tensor in device_copies._tensors(device_copies._values(moved)))
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_a_device_is_sent_the_parts_of_a_matrix(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And makes it of them: batches are the same. Here the host stands for it."""
+    _, plain = open_both(GRAPHS[graph], "in", "nodes")
+    _, loader = open_both(GRAPHS[graph], "in", "nodes")
+    sent: list[CompressedEdges] = []
+
+    def begin(batch: Any) -> device_copies.Copy:
+        values = device_copies._values(batch)
+        sent.extend(value for value in values if isinstance(value, CompressedEdges))
+        return device_copies.Copy(device_copies._apply_once(batch, torch.clone, is_there=True))
+
+    monkeypatch.setattr(loader._copies, "_stream", object())
+    monkeypatch.setattr(loader._copies, "begin", begin)
+    monkeypatch.setattr(loader._copies, "finish", lambda copy: copy.batch)
+    for found, batch in zip(loader, plain, strict=True):
+        for one, other in zip(found.edge_stores, batch.edge_stores, strict=True):
+            assert torch.equal(one.adj_t.to_dense(), other.adj_t.to_dense())
+            assert torch.equal(one.adj_t.col_indices(), other.adj_t.col_indices())
+    assert all(tensor.dtype == torch.int32 for edges in sent for tensor in edges.tensors)
+    assert len(sent) == len(plain) * len(batch.edge_stores)
