@@ -167,7 +167,12 @@ class Feature:
     @property
     def _has_table(self) -> bool:
         """Whether ids have their rows in a table, which GPUs read themselves; or are rows."""
-        return self.id2index is None or isinstance(self.id2index, torch.Tensor)
+        return self.id2index is None or self._table is not None or getattr(self.id2index, "is_identity", False)
+
+    @property
+    def _table(self) -> torch.Tensor | None:
+        """The row of each id."""
+        return self.id2index if isinstance(self.id2index, torch.Tensor) else None
 
     def cpu_get(self, ids: torch.Tensor) -> torch.Tensor:
         """As ``feature[ids]``, by the host from its own rows, in host memory."""
@@ -222,8 +227,8 @@ class Feature:
         rows = self.feature_tensor
         if device.type == "cuda" and 100 * rows.nbytes <= torch.cuda.get_device_properties(device).total_memory:
             few = FollowedCopy(rows, device)
-            return DeviceRows([few.copy], device, self.id2index, followed=[few])
-        return DeviceRows([rows], device, self.id2index)
+            return DeviceRows([few.copy], device, self._table, followed=[few])
+        return DeviceRows([rows], device, self._table)
 
     def gather_on(self, device: torch.device | str | int) -> None:
         """Has a GPU gather from now on, in the place of the one that was given; nothing where the host gathers.
@@ -249,7 +254,7 @@ class Feature:
         """The rows as GPUs gather them, of which some have come from another process; None where the host gathers."""
         if not self._gathers_on_gpu:
             return None
-        table = self.id2index if isinstance(self.id2index, torch.Tensor) else None
+        table = self._table
         return PlacedRows(
             self.feature_tensor,
             self._placement,

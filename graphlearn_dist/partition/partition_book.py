@@ -120,6 +120,11 @@ class OffsetId2Index:
         self.offset = offset
         self.size = size
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether ids are rows."""
+        return self.offset == 0
+
     def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
         """Local rows of ``ids``, in their dtype; UnknownIdError for an id outside the range."""
         rows = ids - self.offset

@@ -124,7 +124,7 @@ def whole_graph(dataset: Dataset, plan: SamplingPlan, num_threads: int) -> Graph
     return DeviceGraph(plan, topologies, device, dataset.node_times)
 
 
-def _rows_on(device: torch.device, stores: Mapping[str, Feature]) -> dict[str, tuple[DeviceRows, torch.dtype]]:
+def rows_on(device: torch.device, stores: Mapping[str, Feature]) -> dict[str, tuple[DeviceRows, torch.dtype]]:
     """The rows that are gathered by the GPU that makes the batches, with the dtype they are given in.
 
     These are features that were given to it, and labels, which are few bytes a node.
@@ -175,7 +175,7 @@ class LocalBatches:
         self.schedule = self._maker.schedule
         self._stores = dataset.stores() if config.collect_features else {}
         self._store_names = frozenset(self._stores)
-        self._gathers = None if device is None else DeferredGathers(_rows_on(device, self._stores), device)
+        self._gathers = None if device is None else DeferredGathers(rows_on(device, self._stores), device)
         self._num_threads = num_threads
         self.uses_gpu = self._gathers is not None or any(store.gathers_on_gpu for store in self._stores.values())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +16,7 @@ import torch
 
 from graphlearn_dist import _C
 from graphlearn_dist.data import Dataset
-from graphlearn_dist.data.device.placed_rows import PlacedRows
-from graphlearn_dist.data.feature import Feature
+from graphlearn_dist.data.device.device_rows import DeviceRows
 from graphlearn_dist.distributed import (
     CollocatedDistSamplingWorkerOptions,
     DistDataset,
@@ -27,6 +27,7 @@ from graphlearn_dist.distributed.sampling import batches as sampling_batches
 from graphlearn_dist.distributed.sampling.batches import tell_where_sampled
 from graphlearn_dist.distributed.workers.fork_server import hold_fork_server
 from graphlearn_dist.errors import InvalidArgumentError
+from graphlearn_dist.utils.device_exchange import Reading
 from tests.support.graphs import Direction, make_dataset
 from tests.support.oracle import SAMPLINGS, compare_epochs, graph_of, open_loader, oracle_epochs, orders_of
 from tests.support.processes import ROOT
@@ -102,29 +103,34 @@ def test_a_data_set_that_was_sent_is_sampled_there(monkeypatch: pytest.MonkeyPat
 
 
 def test_rows_are_gathered_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the GPU that has some, where the batch stays in the process; its rows on the host otherwise."""
+    """By the GPU that has some, as labels are, where the batch stays in the process, with one wait for all of them; on
+    the host otherwise."""
     asked: list[int] = []
+    waits: list[Reading] = []
+    gather, wait = DeviceRows.begin_gather, Reading.wait
 
-    def gather(self: Feature, placed: PlacedRows, ids: torch.Tensor) -> torch.Tensor:
+    def begin_gather(self: DeviceRows, ids: torch.Tensor, *how: Any) -> torch.Tensor:
         asked.append(len(ids))
-        return self.cpu_get(ids)
+        return gather(self, ids, *how)
 
     monkeypatch.setattr(_C, "cuda_device_count", lambda: 1)
-    monkeypatch.setattr(Feature, "_gather_on_gpu", gather)
+    monkeypatch.setattr(DeviceRows, "begin_gather", begin_gather)
+    monkeypatch.setattr(Reading, "wait", lambda self: waits.append(self) or wait(self))
     graph, sampling = graph_of("homogeneous"), ("node", "uniform")
     data = make_dataset(graph, "in")
     data.init_order(orders_of(graph))
     data.init_node_features(data.node_features.feature_tensor, split_ratio=0.5, dtype=None)
+    placed = DeviceRows([data.node_features.feature_tensor], HOST)
     data.graph.mode = "CUDA"
     on_gpu = DistDataset.from_dataset(data)
     assert on_gpu.node_features is data.node_features
     expected = oracle_epochs("homogeneous", "in", sampling)
-    with (
-        kernels_sample(monkeypatch),
-        open_loader("homogeneous", "in", sampling, on_gpu, COLLOCATED[1]) as loader,
-    ):
-        num_batches = compare_epochs(loader, expected)
-    assert len(asked) == num_batches
+    with kernels_sample(monkeypatch), monkeypatch.context() as patch:
+        patch.setattr(data.node_features, "_placed", SimpleNamespace(on=lambda device: placed, counts=None))
+        with open_loader("homogeneous", "in", sampling, on_gpu, COLLOCATED[1]) as loader:
+            num_batches = compare_epochs(loader, expected)
+    assert len(asked) == 2 * num_batches
+    assert len(waits) == 2 * num_batches  # for its size, and for its rows
     asked.clear()
     with kernels_sample(monkeypatch), open_loader("homogeneous", "in", sampling, on_gpu, MP) as loader:
         compare_epochs(loader, expected)

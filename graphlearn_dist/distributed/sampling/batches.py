@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from ...core import pooled_empty
+from ...data.device.deferred_gathers import DeferredGathers
 from ...data.disk_tier import Announced
 from ...data.schema import NODE_LABEL, store_name
 from ...errors import StorageError
@@ -19,7 +20,7 @@ from ...messages import SampledBatch, SampledBatches
 from ...partition import OwnedEdgesBook
 from ...sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
 from ...sampler.batch_maker import BatchMaker, unwritten_edges, wanted_rows, with_edges, with_rows, write_edges
-from ...sampler.batches import make_plan, whole_graph
+from ...sampler.batches import make_plan, rows_on, whole_graph
 from ...sampler.device.device_graph import device_of
 from ...sampler.epochs.batches_together import (
     batches_together,
@@ -232,9 +233,12 @@ class PartitionedSampler:
         self._schema = dataset.schema
         self.plan = make_plan(dataset, config)
         self._graph = self.graph_access(self.plan) if device is None else whole_graph(dataset, self.plan, num_threads)
-        self._keeps_device = keeps_device and device is not None
         self.collector = FeatureCollector(dataset, services, peers, num_threads)
         self._stores = stores_of(dataset, config)
+        self._gathers: DeferredGathers | None = None  # of batches that stay on the GPU
+        if keeps_device and device is not None:
+            of_batches = {name: of for name, of in dataset.stores().items() if name in self._stores}
+            self._gathers = DeferredGathers(rows_on(device, of_batches), device)
         self.collector.keep_recent(self._stores, recent_bytes)
         self._repeats = config.is_disjoint  # a node is in several trees
 
@@ -284,7 +288,7 @@ class PartitionedSampler:
         if not self._stores:
             return BatchesLookup(batches, [{} for _ in batches])
         wanted = [wanted_rows(batch, self._stores) for batch in batches]
-        if self._keeps_device:
+        if self._gathers is not None:
             return BatchesLookup(batches, wanted)
         rows = None if asked is None else asked.graph.rows_of([batch.subgraph for batch in batches])
         if asked is not None and rows is not None:
@@ -295,15 +299,25 @@ class PartitionedSampler:
     async def write(self, begun: BatchesLookup, place: Place, of: range) -> Sequence[Rows]:
         """The rows of some batches of a lookup, by store, written once, where ``place`` says they are wanted.
 
-        The same of edges that are unwritten. Rows of batches that stay on a GPU come as ``Feature.gather`` gives them.
+        The same of edges that are unwritten. Rows of batches that stay on a GPU come as in a local loader.
         """
         batches, wanted = begun.batches[of.start : of.stop], begun.wanted[of.start : of.stop]
-        if self._stores and self._keeps_device:
-            return list(map(self.collector.gather_each, wanted))
+        if self._stores and self._gathers is not None:
+            found = [self._gathered(self._gathers, *each) for each in zip(batches, wanted, strict=True)]
+            self._gathers.check()  # waits once, for all stores
+            return found
         placed = self._place(batches, self.collector.unwritten(wanted), place)
         if begun.lookup is not None:
             await begun.lookup.fill(placed, of.start)
         return placed
+
+    def _gathered(
+        self, gathers: DeferredGathers, batch: SampledBatch, wanted: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """The rows of a batch, by store, of which the GPU that made it gathers what it can, without waiting."""
+        found = gathers.gather(wanted, f"batch {batch.index} of epoch {batch.epoch}")
+        others = {name: ids for name, ids in wanted.items() if name not in found}
+        return found | self.collector.gather_each(others)
 
     @staticmethod
     def _place(
