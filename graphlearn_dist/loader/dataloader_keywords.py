@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import random
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -50,8 +52,8 @@ class DataLoaderKeywords:
     """What a loader does with the keywords that programs know from ``torch.utils.data.DataLoader``.
 
     Torch looks at them, so that what it refuses is refused here. Batches are made by threads of this process: as many
-    as ``num_workers``, each of which calls ``worker_init_fn`` first. Keywords that are about worker processes change
-    nothing, which is said once.
+    as ``num_workers``, each of which calls ``worker_init_fn`` first where that was given. Keywords that are about
+    worker processes change nothing, which is said once.
 
     Args:
         num_inputs: seeds or links.
@@ -124,8 +126,24 @@ class DataLoaderKeywords:
 
     @property
     def begin(self) -> Callable[[int], None] | None:
-        """Called by each background thread first, with its number."""
-        return self._torch.worker_init_fn
+        """Called by each background thread first, with its number; None where ``num_workers`` asks for none."""
+        init = self._torch.worker_init_fn
+        return functools.partial(_begin_as_process, init) if init is not None and self._torch.num_workers else None
+
+
+_beginning = threading.Lock()  # of all loaders: two that restore generators at once would restore each other's
+
+
+def _begin_as_process(init: Callable[[int], None], number: int) -> None:
+    """``init(number)``, which leaves the generators of this process as they are: it seeds those of a worker process."""
+    is_on_gpus = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    with _beginning, torch.random.fork_rng(range(torch.cuda.device_count()) if is_on_gpus else ()):
+        of_python, of_numpy = random.getstate(), np.random.get_state()
+        try:
+            init(number)
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
 
 
 def _positions(batch: Any) -> torch.Tensor:

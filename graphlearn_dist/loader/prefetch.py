@@ -34,8 +34,8 @@ def made_ahead(
     """``make`` of each place, in their order. The caller's thread iterates over ``places``, as far as calls are made.
 
     Each call is made by one of ``num_threads`` background threads, or by the caller where that is 0. At most ``each``
-    calls per thread are ahead of the one that is handed out. Every thread calls ``begin`` first, with its number, and
-    all have done so when the iteration comes to its end; what it raises, its thread's calls raise. An exception is
+    calls per thread are ahead of the one that is handed out. Every thread calls ``begin`` first, with its number, while
+    the caller waits: it may change what they share. What it raises, its thread's calls raise. An exception is
     raised at the place of its call, that of ``places`` behind the calls before it, and ends the iteration. When the
     iterator ends, is closed or is dropped, calls that have not begun never do, and the threads end with those that
     have.
@@ -60,14 +60,14 @@ def made_ahead(
                 failure = error
                 break
             ahead.append(threads.call(work, place))
+            if beginnings is not None:
+                beginnings.wait_for(threads.num_started)
             if len(ahead) > each * num_threads:
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
         if failure is not None:
             raise failure
-        if beginnings is not None:
-            beginnings.wait_for(threads.num_started)
     finally:
         # Not waiting: a dropped iterator may be cleared by the garbage collector, in any thread, even one of these.
         threads.close(0.0)
@@ -85,6 +85,7 @@ class _Beginnings:
         self._numbers = itertools.count()
         self._mine = threading.local()
         self._have_begun = threading.Semaphore(0)
+        self._num_awaited = 0
 
     def begin_thread(self) -> None:
         """Called by each thread."""
@@ -107,5 +108,6 @@ class _Beginnings:
 
     def wait_for(self, count: int) -> None:
         """Returns when so many threads have begun."""
-        for _ in range(count):
+        while self._num_awaited < count:
             self._have_begun.acquire()
+            self._num_awaited += 1

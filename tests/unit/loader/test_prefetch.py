@@ -86,6 +86,23 @@ def test_not_more_is_made_ahead_than_two_calls_a_thread() -> None:
     assert sorted(begun) == list(range(6))
 
 
+def test_the_caller_waits_until_all_threads_have_begun() -> None:
+    """What ``begin`` changes for a while, the caller does not see."""
+    begun: list[int] = []
+
+    def begin(number: int) -> None:
+        for _ in range(1_000_000):  # so that a caller who does not wait is the first
+            pass
+        begun.append(number)
+
+    def places() -> Iterator[int]:
+        for place in range(3):
+            yield place
+            assert sorted(begun) == list(range(16))
+
+    assert list(made_ahead(lambda index: index, places(), 16, begin=begin)) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("num_threads", [0, 1, 3])
 def test_an_exception_comes_at_its_place(num_threads: int) -> None:
     def make(index: int) -> int:

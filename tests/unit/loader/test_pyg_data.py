@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import warnings
 from pathlib import Path
@@ -595,6 +596,33 @@ def test_keywords_of_worker_processes() -> None:
     assert "timeout without effect" in str(warning.message)
     with pytest.raises(TypeError, match="no_such_keyword"):
         NeighborLoader(homogeneous(), [2], no_such_keyword=1)
+
+
+@pytest.mark.parametrize("keywords", [{}, {"num_workers": 0}, {"num_workers": 2}])
+def test_what_worker_processes_would_seed_stays(keywords: dict[str, Any]) -> None:
+    """PyG calls ``worker_init_fn`` in workers alone, whose generators are not those of the program."""
+    begun: list[int] = []
+
+    def seed_worker(number: int) -> None:
+        torch.manual_seed(number)
+        np.random.seed(number)
+        random.seed(number)
+        begun.append(number)
+
+    def seed() -> None:
+        torch.manual_seed(7)
+        np.random.seed(7)
+        random.seed(7)
+
+    def draw() -> list[float]:
+        return [torch.initial_seed(), random.random(), np.random.rand(), torch.rand(()).item()]
+
+    loader = NeighborLoader(homogeneous(), [2], worker_init_fn=seed_worker, batch_size=20, seed=1, **keywords)
+    seed()
+    drawn = [draw() for _ in range(2) for _ in loader]
+    seed()
+    assert drawn == [draw() for _ in range(6)]
+    assert sorted(begun) == sorted(2 * list(range(keywords.get("num_workers", 0))))
 
 
 def test_a_sampler_of_the_program() -> None:
