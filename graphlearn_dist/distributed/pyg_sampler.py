@@ -26,6 +26,7 @@ from ..sampler.base import (
 from ..sampler.batch_maker import BatchMaker
 from ..sampler.batches import make_plan, with_own_times
 from ..sampler.convert import with_repeated_seeds
+from ..sampler.epochs.by_positions import PlacesByPositions
 from ..sampler.epochs.schedule import batch_index
 from ..sampler.inputs import check_input
 from ..sampler.links.exclusion import with_excluded
@@ -49,10 +50,11 @@ _DIRECTIONS: dict[str, EdgeDirection] = {"forward": "in", "backward": "out"}
 class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
     """Samples for PyG's loaders, from a graph that is here or on servers; it needs neither pyg-lib nor torch-sparse.
 
-    What is drawn for a batch is a function of the graph, the arguments, the epoch and the batch's seeds (their
-    positions in the loader's input, in their order), and of nothing else: neither of the loader's ``num_workers`` nor
-    of the number of servers. Call ``set_epoch`` before each epoch for other draws where the same batch comes again
-    (without ``shuffle``); it reaches persistent workers too.
+    What is drawn for a batch is a function of the graph, the arguments, the epoch, the batch's seeds (their positions
+    in the loader's input, in their order), and how often these were asked for in the epoch, and of nothing else:
+    neither of the loader's ``num_workers`` nor of the number of servers. Call ``set_epoch`` before each epoch; it
+    reaches persistent workers too. Where it was never called, draws in worker processes of a loader are a function of
+    the seed that torch draws for each iteration, too: epochs differ, and depend on ``num_workers``.
 
     A loader that samples from servers needs ``num_workers=0``: connections do not survive a fork.
 
@@ -148,14 +150,29 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         self._looks_at_times = looks_at_times
         self.strict_negatives = strict_negatives
         self._num_threads = num_threads
-        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        # For workers, too: the epoch, and how often it was set.
+        self._epoch = torch.zeros(2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._num_set = 0  # as far as this process knows
+        self._by_positions = PlacesByPositions()
         self._graphs: list[tuple[SamplingConfig, GraphAccess]] = []
         self._num_samples = None if num_samples is None else check_num_samples(num_samples)
         self.num_neighbors = num_neighbors
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the draws of the batches that are sampled from now on; 0 at first."""
+        """Chooses the draws of the batches that are sampled from now on; 0 at first.
+
+        What was sampled in an epoch is sampled again where the same epoch is set again.
+        """
         self._epoch[0] = epoch
+        self._epoch[1] += 1
+        self._follow_epoch()
+
+    def _follow_epoch(self) -> None:
+        """Sees what epoch was set in this process, or in the one that this is a worker of."""
+        epoch, num_set = self._epoch.tolist()
+        if num_set != self._num_set:
+            self._num_set = num_set
+            self._by_positions.choose(epoch)
 
     @property
     def num_neighbors(self) -> NumNeighbors | None:
@@ -304,8 +321,8 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
 
         Args:
             index: PyG's ``NodeSamplerInput``.
-            place: (epoch, index) of the batch, whose draws it has; unless given, the epoch of ``set_epoch`` and a hash
-                of the seeds' positions.
+            place: (epoch, index) of the batch, whose draws it has; unless given, the epoch of ``set_epoch``, and a hash
+                of the seeds' positions and of how often they were asked for in it.
 
         Returns:
             PyG's ``SamplerOutput``, or for a typed graph ``HeteroSamplerOutput`` with every type of the data set.
@@ -424,8 +441,10 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         maker = BatchMaker(self._graph(config), schema, inputs, config, num_threads=self._num_threads)
         here = torch.arange(len(inputs))
         positions = here if input_id is None else input_id
-        epoch, index = (int(self._epoch), batch_index(positions)) if place is None else place
-        return run_local(maker.make_of(here, epoch, index)), subgraph_type
+        if place is None:
+            self._follow_epoch()
+            place = self._by_positions.next(positions)
+        return run_local(maker.make_of(here, *place)), subgraph_type
 
     def _output(
         self, batch: SampledBatch, subgraph_type: SubgraphType, metadata: tuple[Any, ...]
@@ -461,7 +480,8 @@ class PyGSampler(BaseSampler):  # type: ignore[misc]  # PyG is not typed
         return out
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_graphs": []}  # made anew where it is needed
+        # Graphs are made anew where they are needed, and the epoch that was set is found.
+        return {**self.__dict__, "_graphs": [], "_num_set": 0, "_by_positions": PlacesByPositions()}
 
 
 def _with_link_type(schema: GraphSchema, inputs: NodeSamplerInput | EdgeSamplerInput) -> GraphSchema:

@@ -22,10 +22,11 @@ from ..sampler.batches import LocalBatches, with_own_times
 from ..sampler.device.device_graph import device_of
 from ..sampler.device.padding import StaticShapes
 from ..sampler.device.static_batches import StaticBatches, ask, make_static_batches, new_request
+from ..sampler.epochs.by_positions import PlacesByPositions, places_after
 from ..sampler.epochs.fingerprint import Settings, config_settings, input_settings
 from ..sampler.epochs.foresight import WINDOW
 from ..sampler.epochs.locality import warn_of_locality
-from ..sampler.epochs.schedule import BatchIndices, SeedSchedule, batch_index
+from ..sampler.epochs.schedule import BatchIndices, SeedSchedule
 from ..sampler.inputs import resolve_input
 from ..telemetry import DeviceCacheCounts, MadeStats
 from ..telemetry.trace import set_batches, tracer
@@ -85,7 +86,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
 
     Batch ``i`` of epoch ``e`` is a pure function of the data set, the input and the config. Several iterations may be
     under way at once; each is an epoch of its own. ``loader(positions)`` is one batch of the seeds at these positions
-    of the input, with draws that are a function of the epoch and of them.
+    of the input, with draws that are a function of the epoch, of them, and of how often they were asked for in it;
+    ``set_epoch`` chooses the epoch and counts anew. See ``sampler.epochs.by_positions``.
 
     Programs may bring a ``collate_fn`` or ``filter_fn`` of their own, in a subclass or set on the loader: batches of an
     iteration pass them as in PyG, the first in a background thread where ``num_workers`` asks for one, the second in
@@ -206,7 +208,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         self.transform_sampler_output = transform_sampler_output
         self.filter_per_worker = filter_per_worker
         self._asks_for_threads = "num_workers" in keywords
-        self._named = threading.local()  # `place`: (epoch, index) of the batch that a program's `collate_fn` makes
+        self._by_positions = PlacesByPositions()
+        self._named = threading.local()  # `places`: of the batch that a program's `collate_fn` makes
         self._is_open = True
 
     @property
@@ -280,7 +283,8 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         """
         self._check_gpu_process()
         positions = self._positions(index)
-        place = getattr(self._named, "place", None) or (max(self.epoch, 0), batch_index(positions))
+        places = getattr(self._named, "places", None)
+        place = self._by_positions.next(positions) if places is None else next(places)
         sampled = self._source.sample(positions, place)
         self._source.check(wait=False)  # a program that calls this alone never comes to the end of an epoch
         return self.filter_fn(sampled) if self.filter_per_worker else sampled
@@ -403,7 +407,13 @@ class LocalLoader(ThreadPlacement, EpochLoader):
         named = {} if own is None else {"order": type(own).__name__}
         return {**self._settings_of_source(), **order, **named}
 
+    def set_epoch(self, epoch: int) -> None:
+        """See ``EpochLoader``; batches that are asked for by positions are of this epoch from now on."""
+        super().set_epoch(epoch)
+        self._by_positions.choose(epoch)
+
     def _start(self, run: int, epoch: int, indices: BatchIndices) -> Iterator[tuple[int, Any]]:
+        self._by_positions.begin(epoch)
         own: OwnOrder | None = None
         num_loaded = self._num_loaded
         places: Iterable[int] = range(len(indices))
@@ -450,11 +460,11 @@ class LocalLoader(ThreadPlacement, EpochLoader):
 
     def _collated(self, positions: torch.Tensor, place: tuple[int, int]) -> Any:
         """What the program's own ``collate_fn`` gives for a batch, as of a list of its positions."""
-        self._named.place = place
+        self._named.places = places_after(*place)  # it may ask for several, such as two views of its seeds
         try:
             return self.collate_fn(positions.tolist())
         finally:
-            self._named.place = None
+            self._named.places = None
 
     def check(self) -> None:
         """Waits for batches that a GPU makes; at the end of an epoch the loader does so itself.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import pickle
 from typing import Any
 
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import NeighborLoader
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NeighborSampler, NodeSamplerInput
 
 from graphlearn_dist.distributed.pyg_sampler import PyGSampler
@@ -103,3 +106,48 @@ def test_names_and_times_of_seeds_are_in_the_metadata_as_they_came() -> None:
         found = timed.sample_from_edges(links, NegativeSampling(mode)).metadata
         assert found[0] is None
         assert (found[-1].tolist(), found[-1].dtype) == ([8] * count, torch.int32)
+
+
+def test_what_is_asked_for_again_is_drawn_anew() -> None:
+    data = Data(edge_index=random_edges(200, 200, 4000, 3), num_nodes=200)
+    nodes, links = NodeSamplerInput(None, torch.arange(9)), EdgeSamplerInput(None, *data.edge_index[:, :9])
+    sampler, again = (PyGSampler(data, [3], seed=1) for _ in range(2))
+
+    def ask(sampler: PyGSampler) -> list[list[int]]:
+        found = [sampler.sample_from_nodes(nodes).node.tolist() for _ in range(2)]
+        negatives = [sampler.sample_from_edges(links, NegativeSampling("binary")) for _ in range(2)]
+        found += [out.metadata[1].tolist() for out in negatives] + [out.node.tolist() for out in negatives]
+        assert all(found[at] != found[at + 1] for at in (0, 2, 4))
+        return found
+
+    first = ask(sampler)
+    assert first == ask(again)
+    assert ask(sampler) != first
+    sampler.set_epoch(0)
+    assert ask(sampler) == first
+    copied = pickle.loads(pickle.dumps(sampler))
+    sampler.set_epoch(4)
+    assert ask(sampler) == ask_in_epoch(again, 4, ask) != first
+    copied.set_epoch(4)
+    assert ask(copied) == ask_in_epoch(again, 4, ask)
+
+
+def ask_in_epoch(sampler: PyGSampler, epoch: int, ask: Any) -> Any:
+    sampler.set_epoch(epoch)
+    return ask(sampler)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}], ids=str)
+def test_epochs_of_pygs_loader_differ(options: dict[str, Any]) -> None:
+    """Nobody calls ``set_epoch``, as in PyG's programs; their seed is torch's."""
+    data = Data(edge_index=random_edges(200, 200, 4000, 3), num_nodes=200)
+
+    def epochs() -> list[list[list[int]]]:
+        torch.manual_seed(3)
+        sampler = PyGSampler(data, [3], seed=1)
+        loader = NeighborLoader(data, [3], torch.arange(20), neighbor_sampler=sampler, batch_size=10, **options)
+        return [[batch.n_id.tolist() for batch in loader] for _ in range(3)]
+
+    found = epochs()
+    assert all(one != other for one, other in itertools.combinations(found, 2))
+    assert found == epochs()

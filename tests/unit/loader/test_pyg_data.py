@@ -513,12 +513,25 @@ def test_transforms() -> None:
 def test_loaders_in_a_zip_loader(num_workers: int) -> None:
     data = homogeneous()
     del data.learned  # PyG's workers share no rows that gradients flow back to
-    one = NeighborLoader(data, [2], range(20), seed=1)
-    other = NeighborLoader(data, [3], range(9), seed=2)
-    for index, pair in enumerate(ZipLoader([one, other], batch_size=4, num_workers=num_workers)):
-        positions = list(range(9))[4 * index : 4 * index + 4]
-        assert_equal(pair[0], one(positions))
-        assert_equal(pair[1], other(positions))
+
+    def loaders() -> list[NeighborLoader]:
+        return [NeighborLoader(data, [2], range(20), seed=1), NeighborLoader(data, [3], range(9), seed=2)]
+
+    zipped = loaders()
+
+    def epoch(number: int) -> list[Any]:
+        for loader in zipped:
+            loader.set_epoch(number)
+        return list(ZipLoader(zipped, batch_size=4, num_workers=num_workers))
+
+    for number in (0, 1, 0):
+        expected = loaders()
+        for loader in expected:
+            loader.set_epoch(number)
+        for index, pair in enumerate(epoch(number)):
+            positions = list(range(9))[4 * index : 4 * index + 4]
+            for batch, loader in zip(pair, expected, strict=True):
+                assert_equal(batch, loader(positions))
 
 
 def test_orders_of_a_program() -> None:
