@@ -15,6 +15,7 @@ import torch
 
 from ..data.dataset import Dataset
 from ..data.pyg.pyg_adjacency import edges_of
+from ..data.pyg.pyg_levels import count_nodes
 from ..data.pyg.store_pairs import is_pyg_data, is_pyg_stores
 from ..errors import InvalidArgumentError
 from ..sampler.base import EdgeSamplerInput, NodeSamplerInput, SamplingType
@@ -280,7 +281,7 @@ def node_counter(data: Any, sampler: Any) -> Callable[[Any], int]:
         if (node_type not in data.node_types) if typed else node_type is not None:
             known = list(data.node_types) if typed else "no named types"
             raise InvalidArgumentError(f"input_nodes: unknown node type {node_type!r}; the data have {known}")
-        return int((data[node_type] if typed else data).num_nodes)
+        return count_nodes(data, node_type)
 
     return of_sampler if isinstance(sampler, PyGSampler) else of_data
 

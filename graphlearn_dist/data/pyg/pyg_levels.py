@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import warnings
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,8 @@ def read_levels(data: Data | HeteroData, names: Collection[str] | None = None) -
     # First of all: PyG counts nodes and edges by them.
     edge_index = {key: pair for key, store in stores if (pair := edges_of(store)) is not None}
     node_types, edge_types = (data.node_types, data.edge_types) if is_typed else ([None], [None])
-    num_nodes = {key: int((data[key] if is_typed else data).num_nodes or 0) for key in node_types}
+    ends = [end for key in edge_index for end in key[::2]] if is_typed else []  # also of types without a storage
+    num_nodes = {key: count_nodes(data, key, edge_index) for key in dict.fromkeys([*node_types, *ends])}
     nodes: dict[Any, dict[str, torch.Tensor]] = {key: {} for key in node_types}
     edges = {key: {"edge_index": edge_index[key]} if key in edge_index else {} for key in edge_types}
     constants: dict[Any, dict[str, Any]] = {}
@@ -74,6 +76,27 @@ def read_levels(data: Data | HeteroData, names: Collection[str] | None = None) -
             else:
                 constants.setdefault(key, {})[name] = value
     return Levels(num_nodes, nodes, edges, constants)
+
+
+def count_nodes(data: Any, node_type: Any, edge_index: Mapping[Any, torch.Tensor] | None = None) -> int:
+    """Nodes of a type that the data have; where PyG cannot tell, as many as its edges tell of.
+
+    Args:
+        data: ``Data`` or ``HeteroData``.
+        node_type: the type; None where it is one unnamed type.
+        edge_index: the edges by type, unless they are to be read from the data.
+    """
+    is_typed = hasattr(data, "node_types")
+    if not is_typed or node_type in data.node_types:  # else the data would have it from now on
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Unable to accurately infer 'num_nodes'")
+            count = (data[node_type] if is_typed else data).num_nodes
+        if count is not None or not is_typed:
+            return int(count or 0)
+    if edge_index is None:
+        edge_index = {key: pair for key, store in data.edge_items() if (pair := edges_of(store)) is not None}
+    ends = [pair[end] for key, pair in edge_index.items() for end in (0, 1) if key[2 * end] == node_type]
+    return max((int(ids.max()) + 1 for ids in ends if ids.numel()), default=0)
 
 
 def _stores(data: Any) -> Iterator[tuple[Any, Any]]:

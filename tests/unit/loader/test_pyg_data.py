@@ -22,6 +22,7 @@ from torch_geometric.sampler import NumNeighbors
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 from torch_geometric.utils import k_hop_subgraph, subgraph
 
+from graphlearn_dist.data import GraphSource
 from graphlearn_dist.data.pyg.pyg_graphs import graph_of_pyg
 from graphlearn_dist.distributed import DistDataset, DistLinkNeighborLoader, DistNeighborLoader
 from graphlearn_dist.distributed.pyg_sampler import PyGSampler
@@ -532,6 +533,46 @@ def test_loaders_in_a_zip_loader(num_workers: int) -> None:
             positions = list(range(9))[4 * index : 4 * index + 4]
             for batch, loader in zip(pair, expected, strict=True):
                 assert_equal(batch, loader(positions))
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.parametrize("is_touched", [True, False])
+def test_nodes_that_the_edges_alone_tell_of(is_touched: bool, tmp_path: Path) -> None:
+    """A type without attributes and ``num_nodes``; PyG says of it that there are None, and samples along its edges."""
+    data = HeteroData()
+    data["user"].x = torch.rand(10, 2)
+    if is_touched:
+        data["item"]  # makes its storage
+    data["user", "to", "item"].edge_index = torch.tensor([[0, 1], [5, 7]])
+    data["item", "to", "user"].edge_index = torch.tensor([[9, 1], [5, 7]])
+    data["item", "to", "none"].edge_index = torch.empty(2, 0, dtype=torch.int64)
+    node_types = list(data.node_types)
+    (batch,) = NeighborLoader(data, [1, 1], ("user", [5, 7]), batch_size=2)
+    assert batch["item"].n_id.tolist() == [9, 1]
+    (batch,) = NeighborLoader(data, [1], "item", batch_size=20)
+    assert (batch["item"].n_id.tolist(), batch["user"].n_id.tolist()) == (list(range(10)), [0, 1])
+    assert data.node_types == node_types
+    schema = GraphSource.from_pyg(data).to_dataset().schema
+    assert (schema.node_types, schema.num_nodes) == (("item", "none", "user"), (10, 0, 10))
+    partition_pyg(data, tmp_path, num_parts=2)
+    (batch,) = NeighborLoader(tmp_path, [1], ("user", [5, 7]), batch_size=2)
+    assert batch["item"].n_id.tolist() == [9, 1]
+
+
+def test_nodes_of_a_program_that_has_a_sampler_of_its_own() -> None:
+    data = HeteroData()
+    data["user"].x, data["item"].name = torch.rand(10, 2), "items"
+    data["user", "to", "item"].edge_index = torch.tensor([[0, 1], [5, 7]])
+
+    class Foreign:
+        def __init__(self) -> None:
+            self.edge_permutation, self.inner = None, PyGSampler(data, [1])
+
+        def sample_from_nodes(self, index: Any) -> Any:
+            return self.inner.sample_from_nodes(index)
+
+    (batch,) = NodeLoader(data, Foreign(), "item", batch_size=20)
+    assert batch["item"].n_id.tolist() == list(range(8))
 
 
 def test_orders_of_a_program() -> None:
