@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NumNeighbors, SamplerOutput
 from torch_geometric.sampler.base import SubgraphType
@@ -504,11 +505,22 @@ def _with_link_type(schema: GraphSchema, inputs: NodeSamplerInput | EdgeSamplerI
 def _num_neighbors(given: Any) -> NumNeighbors:
     """Fan-outs as PyG's; under the key None, a dict has those of all types that it does not name."""
     if not isinstance(given, dict):
-        if isinstance(given, str) or not isinstance(given, Sequence):
-            raise InvalidArgumentError(f"num_neighbors: expected a list with one fan-out per hop, got {shown(given)}")
-        return NumNeighbors(list(given))
-    named = {key: hops for key, hops in given.items() if key is not None}
-    return NumNeighbors(named, given.get(None))
+        return NumNeighbors(_hops(given))
+    by_type = {key: _hops(hops, f" for {key}") for key, hops in given.items() if key is not None}
+    default = given.get(None)
+    try:
+        return NumNeighbors(by_type, default if default is None else _hops(default, " for the other types"))
+    except (ValueError, TypeError) as error:  # of keys
+        raise InvalidArgumentError(f"num_neighbors: {error}") from error
+
+
+def _hops(given: Any, types: str = "") -> list[Any]:
+    if isinstance(given, np.ndarray) and given.ndim == 1:
+        given = given.tolist()
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        wanted = f"a list with one fan-out per hop{types}"
+        raise InvalidArgumentError(f"num_neighbors: expected {wanted}, got {shown(given)}")
+    return list(given)
 
 
 def _subgraph_type(given: SubgraphType | str, directed: bool) -> SubgraphType:

@@ -58,6 +58,8 @@ class LinkLoader(LocalLoader):
         UnknownIdError: an end of a link is outside the graph.
     """
 
+    _flattens = True  # as PyG's loaders of links happen to do
+
     @for_pyg("_open_pyg")
     def __init__(
         self,

@@ -30,6 +30,7 @@ from ..sampler.epochs.schedule import BatchIndices, SeedSchedule
 from ..sampler.inputs import resolve_input
 from ..telemetry import DeviceCacheCounts, MadeStats
 from ..telemetry.trace import set_batches, tracer
+from ..utils.shown import shown
 from ..utils.tensor import tensors_in
 from ..utils.values import check_callable, to_flag
 from .batch_source import BatchSource, DatasetSource, Named
@@ -123,6 +124,7 @@ class LocalLoader(ThreadPlacement, EpochLoader):
     static_batches: StaticBatches | None = None
     is_over_pyg = False  # whether it was given PyG's data
     _as_pyg_v1 = False
+    _flattens = False  # whether positions may have two dimensions
 
     def __init__(
         self,
@@ -291,14 +293,19 @@ class LocalLoader(ThreadPlacement, EpochLoader):
 
     def _positions(self, index: Any) -> torch.Tensor:
         """The positions that a program names, int64 ``[n]``: by numbers, or by a mask of all of them."""
-        given, count = torch.as_tensor(index), len(self.dataset)
+        count = len(self.dataset)
+        wanted = f"index: expected positions of seeds, int [n], or a mask [{count}]"
+        try:
+            given = torch.as_tensor(index)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InvalidArgumentError(f"{wanted}, got {shown(index)}") from error
         if given.dtype == torch.bool and given.shape == (count,):
             return given.nonzero().view(-1)
         is_none = given.dtype == torch.bool or given.is_floating_point() or given.is_complex()
-        if is_none and given.numel():  # an empty list has the dtype float32
-            got = f"{given.dtype} {list(given.shape)}"
-            raise InvalidArgumentError(f"index: expected positions of seeds, int [n], or a mask [{count}], got {got}")
-        return given.to(torch.int64)
+        is_list = given.dim() == 1 or (given.dim() == 2 and self._flattens)
+        if not is_list or (is_none and given.numel()):  # an empty list has the dtype float32
+            raise InvalidArgumentError(f"{wanted}, got {given.dtype} {list(given.shape)}")
+        return given.to(torch.int64).flatten()
 
     def filter_fn(self, out: Any) -> Any:
         """The batch of what ``collate_fn`` gave, without ``filter_per_worker``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -52,7 +53,12 @@ def for_pyg(name: str) -> Callable[[Init], Init]:
                         "have: of data with adj_t (ToSparseTensor) they have adj_t"
                     )
                 self.is_over_pyg = True
-                getattr(self, name)(data, *args, **kwargs)
+                open_pyg = getattr(self, name)
+                try:
+                    inspect.signature(open_pyg).bind(data, *args, **kwargs)
+                except TypeError as error:
+                    raise TypeError(f"{init.__qualname__}() {error}") from None
+                open_pyg(data, *args, **kwargs)
             elif not isinstance(data, Dataset):
                 wanted = "a Dataset, PyG's Data, HeteroData or (FeatureStore, GraphStore), or a partition directory"
                 raise InvalidArgumentError(f"data: expected {wanted}, got {type(data).__name__}")
@@ -261,23 +267,32 @@ def _count(found: Any) -> int:
     return sum(map(len, found.values())) if isinstance(found, dict) else 0 if found is None else len(found)
 
 
-def node_counter(data: Any, sampler: Any) -> Callable[[Any], int]:
-    """Gives the number of nodes of a type (None: the one unnamed).
+def node_counter(data: Any, sampler: Any) -> Callable[[Any, Any], int]:
+    """Gives the number of nodes of a type (None: the one unnamed) that a program has named by ``input_nodes``.
 
     It raises an ``InvalidArgumentError`` where there is no such type.
     """
     from ..distributed.pyg_sampler import PyGSampler
 
-    def of_sampler(node_type: Any) -> int:
+    def check_named(node_type: Any, given: Any, known: Sequence[Any]) -> None:
+        if node_type is None and None not in known:
+            got = "None" if given is None else type(given).__name__
+            raise InvalidArgumentError(
+                f"input_nodes: expected a node type or (node type, ids), got {got}; the data have {list(known)}"
+            )
+
+    def of_sampler(node_type: Any, given: Any) -> int:
         schema = sampler.schema
+        check_named(node_type, given, schema.node_types)
         return int(schema.num_nodes[schema.node_type_index(node_type, "input_nodes")])
 
-    def of_data(node_type: Any) -> int:
+    def of_data(node_type: Any, given: Any) -> int:
         if is_pyg_stores(data):
             from torch_geometric.data.remote_backend_utils import num_nodes
 
             return int(num_nodes(*data, node_type) if node_type is not None else sampler.num_nodes)
         typed = hasattr(data, "node_types")
+        check_named(node_type, given, data.node_types if typed else [None])
         if (node_type not in data.node_types) if typed else node_type is not None:
             known = list(data.node_types) if typed else "no named types"
             raise InvalidArgumentError(f"input_nodes: unknown node type {node_type!r}; the data have {known}")
@@ -286,7 +301,7 @@ def node_counter(data: Any, sampler: Any) -> Callable[[Any], int]:
     return of_sampler if isinstance(sampler, PyGSampler) else of_data
 
 
-def node_input(data: Any, input_nodes: Any, input_time: Any, input_id: Any, count: Callable[[Any], int]) -> Any:
+def node_input(data: Any, input_nodes: Any, input_time: Any, input_id: Any, count: Callable[[Any, Any], int]) -> Any:
     """PyG's ``NodeSamplerInput`` of what its loaders take as ``input_nodes``.
 
     Args:
@@ -295,7 +310,7 @@ def node_input(data: Any, input_nodes: Any, input_time: Any, input_id: Any, coun
             ``(node type, one of these)``.
         input_time: times of the seeds, or None.
         input_id: what batches call the seeds, or None: their positions, or of a mask their ids.
-        count: gives the number of nodes of a type.
+        count: gives the number of nodes of a type, and is told ``input_nodes``.
 
     Raises:
         InvalidArgumentError: none of these; a typed graph without a type; not as many times or names as seeds.
@@ -307,7 +322,7 @@ def node_input(data: Any, input_nodes: Any, input_time: Any, input_id: Any, coun
         node_type, nodes = input_nodes, None
     elif isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
         node_type, nodes = input_nodes
-    num_nodes = count(node_type)
+    num_nodes = count(node_type, input_nodes)
     if nodes is None:
         ids = torch.arange(num_nodes)
     else:

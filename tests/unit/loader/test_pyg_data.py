@@ -27,7 +27,7 @@ from graphlearn_dist.data.pyg.pyg_graphs import graph_of_pyg
 from graphlearn_dist.distributed import DistDataset, DistLinkNeighborLoader, DistNeighborLoader
 from graphlearn_dist.distributed.pyg_sampler import PyGSampler
 from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
-from graphlearn_dist.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
+from graphlearn_dist.loader import HGTLoader, LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
 from graphlearn_dist.partition import partition_pyg
 from graphlearn_dist.sampler import NegativeSampling
 from tests.support.graphs import random_edges
@@ -727,6 +727,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (homogeneous, {"weight_attr": "x"}, "weight_attr: no attribute|weight_attr: expected one weight"),
     (homogeneous, {"num_neighbors": None}, "num_neighbors: expected"),
     (homogeneous, {"num_neighbors": 2}, "num_neighbors: expected a list with one fan-out per hop, got 2"),
+    (homogeneous, {"num_neighbors": np.array([[2]])}, "num_neighbors: expected a list"),
     (homogeneous, {"num_neighbors": torch.tensor([2])}, "num_neighbors: expected a list"),
     (homogeneous, {"input_nodes": torch.ones(3).to_sparse()}, "input_nodes: expected a dense tensor"),
     (homogeneous, {"num_workers": "two"}, "keywords of DataLoader: "),
@@ -737,7 +738,12 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (homogeneous, {"subgraph_type": "induced", "disjoint": True}, "disjoint, temporal_strategy: an induced subgraph"),
     (homogeneous, {"batch_size": None}, "batch_size: expected an integer, got None"),
     (homogeneous, {"persistent_workers": True, "num_workers": 0}, "persistent_workers"),
-    (typed, {}, "input_nodes: unknown node type None"),
+    (typed, {}, r"input_nodes: expected a node type or \(node type, ids\), got None; the data have"),
+    (typed, {"input_nodes": torch.arange(3)}, r"input_nodes: expected a node type or \(node type, ids\), got Tensor"),
+    (typed, {"input_nodes": {PAPER: [1]}}, r"input_nodes: expected a node type or \(node type, ids\), got dict"),
+    (typed, {"num_neighbors": {WRITES: 3, None: [2]}}, r"num_neighbors: expected a list .*hop for \('author'.*, got 3"),
+    (typed, {"num_neighbors": {WRITES: [3], None: 2}}, "num_neighbors: expected a list .*for the other types, got 2"),
+    (typed, {"num_neighbors": {3: [3]}}, "num_neighbors: .*invalid edge type"),
     (typed, {"input_nodes": "venue"}, "input_nodes: unknown node type 'venue'"),
     (homogeneous, {"neighbor_sampler": "mine"}, "node_sampler: expected a sampler as PyG's BaseSampler"),
     (homogeneous, {"weight_attr": "y"}, "weight_attr: expected one weight for each edge, got 'y', which nodes have"),
@@ -759,11 +765,34 @@ def test_positions_of_one_batch() -> None:
     for given in ([2, 3], range(2, 4), np.array([2, 3]), (torch.arange(10) // 2 == 1)):
         assert loader(given).n_id.tolist() == [12, 13]
     assert loader([]).batch_size == 0
-    for wrong in (torch.tensor([1.5]), torch.ones(3, dtype=torch.bool)):
+    wrong: Any
+    for wrong in (torch.tensor([1.5]), torch.ones(3, dtype=torch.bool), 3, slice(0, 3), None, ["a"], [[1, 2]]):
         with pytest.raises(
-            InvalidArgumentError, match=r"index: expected positions of seeds, int \[n\], or a mask \[10\]"
+            InvalidArgumentError, match=r"index: expected positions of seeds, int \[n\], or a mask \[10\], got"
         ):
             loader(wrong)
+
+
+def test_positions_of_links_are_flattened_as_in_pyg() -> None:
+    data = homogeneous()
+    loader = LinkNeighborLoader(data, [-1])
+    assert_equal(loader([[1, 2], [3, 4]]), loader([1, 2, 3, 4]))
+    with pytest.raises(InvalidArgumentError, match=r"index: expected positions of seeds.*, got torch.int64 \[\]"):
+        loader(3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "arguments", "message"),
+    [
+        (HGTLoader, typed, ([2],), r"HGTLoader.__init__\(\) missing a required argument: 'input_nodes'"),
+        (LinkNeighborLoader, homogeneous, (), r"LinkNeighborLoader.__init__\(\) missing .* 'num_neighbors'"),
+        (NodeLoader, homogeneous, (), r"NodeLoader.__init__\(\) missing .* 'node_sampler'"),
+        (NeighborLoader, homogeneous, range(40), r"NeighborLoader.__init__\(\) too many positional arguments"),
+    ],
+)
+def test_arguments_that_are_missing(kind: Any, make: Any, arguments: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        kind(make(), *arguments)
 
 
 def test_links_as_a_pair_of_tensors() -> None:
