@@ -17,6 +17,7 @@ from .pyg_adjacency import edges_of
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
+_CHOOSE = "; attrs= names the attributes that batches carry"
 _NO_ROWS = ("num_nodes", "edge_index", "adj", "adj_t")
 
 
@@ -110,10 +111,11 @@ def _stores(data: Any) -> Iterator[tuple[Any, Any]]:
 def _rows(data: Any, store: Any, name: str, value: Any) -> torch.Tensor:
     """One row for each node or edge; PyG counts some of them along another dimension than the first."""
     if not isinstance(value, (torch.Tensor, np.ndarray, list, tuple)):
-        raise InvalidArgumentError(f"data.{name}: expected a tensor or an array, got {type(value).__name__}")
+        got = type(value).__name__  # such as a TensorFrame
+        raise InvalidArgumentError(f"data.{name}: expected a tensor or an array, got {got}{_CHOOSE}")
     try:
         tensor: torch.Tensor = convert_to_tensor(value, name=f"data.{name}")
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{error}; attrs= names the attributes that batches carry") from error
+        raise InvalidArgumentError(f"{error}{_CHOOSE}") from error
     dim = data.__cat_dim__(name, value, store)
     return tensor.movedim(dim, 0) if isinstance(dim, int) else tensor

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NodeLoader as PygNodeLoader
+from torch_geometric.typing import TensorFrame
 
 from graphlearn_dist.data import Dataset, GraphSource
 from graphlearn_dist.distributed import (
@@ -238,6 +239,19 @@ def test_what_cannot_come_along_is_refused(tmp_path: Path) -> None:
     data.labels = ["a"] * 50
     with pytest.raises(InvalidArgumentError, match=r"data.labels: expected .* attrs= names"):
         GraphSource.from_pyg(data)
+
+    class Frame(TensorFrame):  # type: ignore[misc]
+        """As PyG knows one where torch-frame is not installed."""
+
+        __init__ = object.__init__
+
+        def __len__(self) -> int:
+            return 50
+
+    data.labels = Frame()
+    with pytest.raises(InvalidArgumentError, match=r"data.labels: expected a tensor .*, got Frame; attrs= names"):
+        GraphSource.from_pyg(data)
+    assert GraphSource.from_pyg(data, attrs=["x"]).node_attrs == {}
     data = homogeneous()
     data.maker = object()
     assert GraphSource.from_pyg(data).to_dataset().constants[None]["maker"] is data.maker
