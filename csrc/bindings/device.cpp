@@ -35,6 +35,11 @@ Ranges& locked_ranges() {
   return ranges;
 }
 
+bool& pages_stay_locked() {
+  static bool they_do = false;
+  return they_do;
+}
+
 // Host memory that is locked while this lives. It is made and dropped with the GIL, and locks and unlocks without:
 // either may take long, or wait for what a GPU reads.
 class PinnedRange {
@@ -53,7 +58,10 @@ class PinnedRange {
   }
   // At the end of the process all memory goes with it, and a kernel may still read this.
   ~PinnedRange() {
-    if (interpreter_ends()) return;
+    if (pages_stay_locked() || interpreter_ends()) {
+      new Tensor(std::move(memory_));
+      return;
+    }
     without_gil([this] { unpin_host_memory(memory_.data, device_); });
     locked_ranges().erase(place_);
   }
@@ -236,6 +244,11 @@ void bind_device(py::module_& m) {
              return std::make_unique<PinnedRange>(from_python(tensor, "tensor"), read_only, device);
            }),
            py::arg("tensor"), py::arg("read_only"), py::arg("device"));
+
+  m.def(
+      "keep_pages_locked", [] { pages_stay_locked() = true; },
+      "Has each PinnedRange that is dropped from now on leave its memory locked, and in place: for the end of the "
+      "process.");
 
   m.def(
       "locked_ranges", [] { return locked_ranges(); },

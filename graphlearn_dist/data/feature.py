@@ -167,7 +167,8 @@ class Feature:
     @property
     def _has_table(self) -> bool:
         """Whether ids have their rows in a table, which GPUs read themselves; or are rows."""
-        return self.id2index is None or self._table is not None or getattr(self.id2index, "is_identity", False)
+        of_rows = getattr(self.id2index, "is_identity_of", None)
+        return self.id2index is None or self._table is not None or (of_rows is not None and of_rows(self.size(0)))
 
     @property
     def _table(self) -> torch.Tensor | None:

@@ -48,6 +48,8 @@ class CapturedStep(EpochLoader):
         InvalidArgumentError: the loader has no static shapes, or hands out batches elsewhere than the GPU makes them.
     """
 
+    _graph: torch.cuda.CUDAGraph | None = None
+
     def __init__(self, loader: LocalLoader, step: Step, *, warmup: int = 3) -> None:
         batches = loader.static_batches
         if batches is None:
@@ -61,7 +63,6 @@ class CapturedStep(EpochLoader):
         if warmup < 1:
             raise InvalidArgumentError(f"warmup: expected at least 1 step before the capture, got {warmup}")
         super().__init__(Shard())
-        self._graph: torch.cuda.CUDAGraph | None = None
         self._loader = loader
         self._step = step
         self._warmup = warmup
@@ -74,7 +75,7 @@ class CapturedStep(EpochLoader):
     def __del__(self) -> None:
         """What replays that are under way use beside the graph: it may hold this object, so that nothing keeps it."""
         if self._graph is not None and not sys.is_finalizing():
-            self._replays.outlive(self._step, self._outputs)
+            self._replays.outlive(self._step, self._outputs, self._loader)
 
     def __call__(self, epoch: int, index: int) -> Any:
         """What the step gives for one batch, without waiting for it."""

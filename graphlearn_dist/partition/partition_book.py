@@ -120,10 +120,9 @@ class OffsetId2Index:
         self.offset = offset
         self.size = size
 
-    @property
-    def is_identity(self) -> bool:
-        """Whether ids are rows."""
-        return self.offset == 0
+    def is_identity_of(self, num_rows: int) -> bool:
+        """Whether the ids of all of so many rows are their numbers."""
+        return self.offset == 0 and (self.size is None or self.size >= num_rows)
 
     def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
         """Local rows of ``ids``, in their dtype; UnknownIdError for an id outside the range."""

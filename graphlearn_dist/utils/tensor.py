@@ -31,9 +31,13 @@ def on_host(value: T) -> T:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a dataclass, a mapping, a list or a tuple, and of what is in it."""
+    """The tensors of a dataclass, an object of PyG's, a mapping, a list or a tuple, and of what is in it."""
     if isinstance(value, torch.Tensor):
         yield value
+    elif hasattr(value, "apply_"):
+        found: list[torch.Tensor] = []
+        value.apply_(lambda item: found.append(item) if isinstance(item, torch.Tensor) else None)
+        yield from found
     elif isinstance(value, Mapping):
         yield from tensors_in(tuple(value.values()))
     elif isinstance(value, (list, tuple)):

@@ -26,9 +26,9 @@ from graphlearn_dist.distributed import (
 from graphlearn_dist.distributed.sampling import batches as sampling_batches
 from graphlearn_dist.distributed.sampling.batches import tell_where_sampled
 from graphlearn_dist.distributed.workers.fork_server import hold_fork_server
-from graphlearn_dist.errors import InvalidArgumentError
+from graphlearn_dist.errors import InvalidArgumentError, UnknownIdError
 from graphlearn_dist.utils.device_exchange import Reading
-from tests.support.graphs import Direction, make_dataset
+from tests.support.graphs import Direction, make_dataset, random_graph
 from tests.support.oracle import SAMPLINGS, compare_epochs, graph_of, open_loader, oracle_epochs, orders_of
 from tests.support.processes import ROOT
 from tests.support.stand_in import HOST, kernels_sample
@@ -135,6 +135,40 @@ def test_rows_are_gathered_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> No
     with kernels_sample(monkeypatch), open_loader("homogeneous", "in", sampling, on_gpu, MP) as loader:
         compare_epochs(loader, expected)
     assert asked == []
+
+
+@pytest.mark.parametrize("prefetch_size", [0, 4])
+@pytest.mark.parametrize("without_a_row", [{"labels"}, {"labels", "features"}], ids=len)
+def test_a_batch_without_a_row_is_told_in_its_place(
+    without_a_row: set[str], prefetch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever gathers, and wherever several kinds of rows are missing: the others come."""
+    num_nodes = 40
+    data = make_dataset(random_graph(num_nodes, 60, 3), "in")
+    data.init_node_labels(torch.arange(num_nodes - 1))
+    data.init_node_features(torch.ones(num_nodes - ("features" in without_a_row), 2))
+    data.graph.mode = "CUDA"
+    options = CollocatedDistSamplingWorkerOptions(prefetch_size=prefetch_size)
+    seeds, found = [1, num_nodes - 1, 3, 4], []
+    with kernels_sample(monkeypatch):
+        loader = DistNeighborLoader(
+            DistDataset.from_dataset(data),
+            [0],
+            torch.tensor(seeds),
+            batch_size=1,
+            collect_features=True,
+            worker_options=options,
+        )
+        with loader:
+            batches = iter(loader)
+            for _ in seeds:
+                try:
+                    found.append(next(batches).n_id.tolist())
+                except UnknownIdError as error:
+                    found.append(str(error))
+            assert list(batches) == []
+    assert [found[0], *found[2:]] == [[1], [3], [4]]
+    assert "39" in found[1]
 
 
 @pytest.fixture

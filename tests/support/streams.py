@@ -14,17 +14,30 @@ GPU = torch.device("cuda", 0)
 
 
 class Stream:
-    """A stream that has something to do yet, and counts who waited for that."""
+    """A stream that has something to do yet when it is asked first, and counts who asked again until it was done."""
 
     def __init__(self, handle: int) -> None:
         self.cuda_stream = handle
         self.num_waits = 0
+        self.is_stuck = False
 
-    def record_event(self) -> Any:
-        return SimpleNamespace(query=lambda: False, synchronize=self.synchronize)
+    def record_event(self) -> Event:
+        return Event(self)
 
-    def synchronize(self) -> None:
-        self.num_waits += 1
+
+class Event:
+    """What such a stream reaches."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._num_asked = 0
+
+    def query(self) -> bool:
+        if self._stream.is_stuck:
+            return False
+        self._num_asked += 1
+        self._stream.num_waits += self._num_asked == 2
+        return self._num_asked > 1
 
 
 class Memory:

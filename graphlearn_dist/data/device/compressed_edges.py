@@ -10,7 +10,7 @@ import torch
 
 @dataclass(frozen=True)
 class CompressedEdges:
-    """What a sparse matrix is made of where it is wanted: a fifth of its bytes, of entries that are 1.
+    """What a sparse matrix is made of where it is wanted: a third of its bytes, where its entries are 1.
 
     Attributes:
         offsets: int32 ``[num_rows + 1]``, where the entries of each row begin.

@@ -15,7 +15,7 @@ from .device_rows import DeviceRows
 
 
 @dataclass(frozen=True)
-class _Gathered:
+class Gathered:
     """The gathers of one batch.
 
     Attributes:
@@ -29,6 +29,7 @@ class _Gathered:
     status: Reading
 
     def raise_fault(self) -> None:
+        """Waits for them; an ``UnknownIdError`` where a row is missing."""
         for (name, (rows, ids)), bad in zip(self.asked.items(), self.status.wait(), strict=True):
             if bad >= 0:
                 raise UnknownIdError(f"{self.batch}: {name}: ids[{bad}]: {rows.fault(int(ids[bad]))}")
@@ -50,7 +51,7 @@ class DeferredGathers:
         self._rows = dict(rows)
         self._device = device
         self._lock = threading.Lock()
-        self._open: deque[_Gathered] = deque()
+        self._open: deque[Gathered] = deque()
 
     def gather(self, wanted: Mapping[str, torch.Tensor], batch: str) -> dict[str, torch.Tensor]:
         """The rows of a batch, of those stores that are gathered here.
@@ -59,17 +60,23 @@ class DeferredGathers:
             wanted: by store ids (int ``[n]``) on the device.
             batch: its name in errors.
         """
+        found, gathered = self.begin(wanted, batch)
+        if gathered is not None:
+            with self._lock:
+                self._open.append(gathered)
+        return found
+
+    def begin(self, wanted: Mapping[str, torch.Tensor], batch: str) -> tuple[dict[str, torch.Tensor], Gathered | None]:
+        """As ``gather``, for who asks what it gives for faults, and not ``check``; None where nothing is gathered."""
         asked = {name: (self._rows[name][0], ids) for name, ids in wanted.items() if name in self._rows}
         if not asked:
-            return {}
+            return {}, None
         status = torch.full((len(asked),), -1, dtype=torch.int64, device=self._device)
         found = {
             name: rows.begin_gather(ids, self._rows[name][1], status[number : number + 1])
             for number, (name, (rows, ids)) in enumerate(asked.items())
         }
-        with self._lock:
-            self._open.append(_Gathered(batch, asked, Reading(status)))
-        return found
+        return found, Gathered(batch, asked, Reading(status))
 
     def check(self, *, wait: bool = True) -> None:
         """Looks at what the GPU is past; waits for all of them, where it is to.

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from ... import _C
-from ...utils.device import as_current, device_number, get_available_device
+from ...utils.device import as_current, device_number, get_available_device, wait_for_stream
 from .compressed_edges import CompressedEdges
 from .own_streams import OwnStream
 from .stream_uses import Event, at_drop, let_go_after, record_uses
@@ -46,7 +46,7 @@ class HeldUntilDone:
         return len(self._held)
 
     def hold(self, what: Any, done: Event) -> None:
-        """Holds ``what`` until ``done``; lets go what is done by now. Events are of one stream, in its order."""
+        """Holds ``what`` until ``done``; lets go what is done by now, as far as it is known without asking of each."""
         with self._lock:
             while self._held and self._held[0][0].query():
                 self._held.popleft()
@@ -57,7 +57,7 @@ class HeldUntilDone:
         with self._lock:
             held = [*self._held]
             self._held.clear()
-        let_go_after([done for done, _ in held[-1:]], held)
+        let_go_after([done for done, _ in held], held)  # several threads begin copies: they are held in any order
 
 
 class DeviceCopies:
@@ -147,11 +147,15 @@ class DeviceCopies:
         return Copy(moved, done, _tensors(_values(moved)))
 
     def made(self, batch: Any, tensors: Iterable[torch.Tensor]) -> Copy:
-        """What a GPU makes on the caller's current stream, where it is, and the tensors of it: for ``finish``."""
-        if self._stream is None:
-            return Copy(batch)
-        made_on = torch.cuda.current_stream(self._number)
-        return Copy(batch, made_on.record_event(), [tensor for tensor in tensors if tensor.is_cuda])
+        """What a GPU makes on the caller's current stream, where it is, and the tensors of it: for ``finish``.
+
+        What another GPU makes than batches go to is waited for.
+        """
+        parts = [part for part in _tensors(tensors) if part.is_cuda]
+        for other in {part.device for part in parts} - {self.device}:
+            wait_for_stream(other)
+        here = [part for part in parts if part.device == self.device]
+        return Copy(batch, torch.cuda.current_stream(self._number).record_event(), here) if here else Copy(batch)
 
     def finish(self, copy: Copy) -> Any:
         """The batch, for work that the caller puts on its current stream from now on. The host does not wait."""

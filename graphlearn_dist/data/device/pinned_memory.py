@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import mmap
 import threading
@@ -18,10 +19,12 @@ from ...errors import CudaError
 from .. import shared_memory
 
 logger = logging.getLogger(__name__)
+atexit.register(_C.keep_pages_locked)  # kernels may still read them, and all memory goes with the process
 
 # Pages are locked whole: small arrays share theirs with others, and are copied as fast as they would be locked.
 _SMALLEST = 1 << 20
 _LOOK_AGAIN_S = 0.001  # for the end of a lock that is being dropped, which takes a call of the driver's
+_LONGEST_UNLOCKING_S = 60.0  # of one that is stuck memory is copied
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,10 @@ def pin(
         copy: copies a tensor to page-locked memory.
     """
     with _locking:  # locking takes seconds, and nobody may find pages that are locked in part
+        deadline = time.monotonic() + _LONGEST_UNLOCKING_S
         while (pinned := _pin(tensor, device, lock, copy)) is None:
+            if time.monotonic() > deadline:
+                return PinnedTensor(copy(tensor, device), is_copy=True)
             time.sleep(_LOOK_AGAIN_S)
         return pinned
 
@@ -95,12 +101,12 @@ def _pin(
 ) -> PinnedTensor | None:
     """None while a lock of its pages is being dropped, of which nobody can have a share any more."""
     place = (tensor.data_ptr(), tensor.nbytes)
-    held = dict(_locks.items())
-    for (start, nbytes), shared in held.items():
-        if start <= place[0] and sum(place) <= start + nbytes:
+    for start, nbytes in list(_locks):  # no more than the numbers: who held locks here would drop them here, too
+        is_within = start <= place[0] and sum(place) <= start + nbytes
+        if is_within and (shared := _locks.get((start, nbytes))) is not None:
             return PinnedTensor(tensor, shared)
     beside = [of for of in _C.locked_ranges() if _share_a_page(of, place)]
-    if any(of not in held for of in beside):
+    if any(of not in _locks for of in beside):
         return None
     # Torch's `is_pinned` is about the first byte of the storage, of which this may be another part; and of memory that
     # shares its first and last page with others that are locked, what lies between may not be.
@@ -112,13 +118,11 @@ def _pin(
     is_file = writable is None and shared_memory.is_mapped(tensor)
     if is_file and shared_memory.is_shared_file(tensor):  # CUDA locks its pages, and refuses to copy from them
         return PinnedTensor(copy(tensor, device), is_copy=True)
-    where = tensor if writable is None else writable
+    where = tensor if writable is None else writable  # a mapping of its own
     try:
-        locked = lock(where, is_file, device)
+        # In one expression: an interrupt leaves no lock without its entry.
+        _locks[where.data_ptr(), where.nbytes] = shared = _SharedLock(lock(where, is_file, device))
     except CudaError as error:
         logger.info("%d bytes are copied to page-locked memory: %s", tensor.nbytes, error)
         return PinnedTensor(copy(tensor, device), is_copy=True)
-    if where is not tensor:  # a mapping of its own, which nobody else reads
-        return PinnedTensor(where, locked)
-    _locks[place] = shared = _SharedLock(locked)
-    return PinnedTensor(tensor, shared)
+    return PinnedTensor(where, shared)

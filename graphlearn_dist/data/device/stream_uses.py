@@ -42,9 +42,6 @@ class Event(Protocol):
     def query(self) -> bool:
         """Whether it was reached."""
 
-    def synchronize(self) -> None:
-        """Waits until it is reached."""
-
 
 # While a thread captures a CUDA graph, torch takes every use of memory that it is told of for one by that graph, and
 # forgets it when the capture ends: memory that other threads were told to keep would be another batch's too early. And
@@ -79,6 +76,7 @@ class _Captures:
 
 
 _LOOK_AGAIN_S = 0.001
+_MOST_PAUSE_S = 0.05
 _captures = _Captures()
 _deferred: deque[Callable[[], object]] = deque()  # what is to be done when nobody captures
 _of_thread = threading.local()  # ``doing``: it does what was put off
@@ -161,23 +159,32 @@ def _do_in(process: int, do: Callable[[], object]) -> None:
 def let_go_after(events: Sequence[Event], held: list[Any]) -> None:
     """Empties a list of what streams read until these events: now, or in a thread that waits for them.
 
-    For drops: the garbage collector finds them in any thread, also in one that does what a stream waits for.
+    For drops: the garbage collector finds them in any thread, also in one that does what a stream waits for. Where it
+    cannot be known that the streams are done, what they read stays for ever.
     """
-    if all(event.query() for event in events):
-        held.clear()
-    else:
-        _thread.start_new_thread(_wait_and_let_go, (events, held))
+    try:
+        if all(event.query() for event in events):
+            held.clear()
+        else:
+            _thread.start_new_thread(_wait_and_let_go, (events, held))
+    except BaseException:
+        _kept_for_ever.append(held)
+        raise
 
 
 def _wait_and_let_go(events: Sequence[Event], held: list[Any]) -> None:
+    """Looks now and then: the end of the process would wait for a thread in a call of CUDA's, or end it there."""
+    pause_s = _LOOK_AGAIN_S
+    try:
+        while not all(event.query() for event in events):
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+    except Exception:
+        _kept_for_ever.append(held)
+        logger.exception("what a stream read when it was dropped is kept for ever")
+        return
     with threads.work:
-        try:
-            for event in events:
-                event.synchronize()
-            after_captures(held.clear)
-        except Exception:
-            _kept_for_ever.append(held)  # a stream may still read it
-            logger.exception("what a stream read when it was dropped is kept for ever")
+        after_captures(held.clear)
 
 
 def record_uses(memory: Iterable[UsedMemory], stream: Any) -> None:
@@ -296,16 +303,14 @@ def _leave(streams: Mapping[int, torch.cuda.Stream], memory: list[UsedMemory], k
     held: list[Any] = [memory, [*keeping]]
     keeping.clear()
     try:
-        if is_told:
-            for stream in streams.values():
-                for tensor in memory:
-                    tensor.record_stream(stream)
-            held.clear()
-        else:
-            let_go_after([stream.record_event() for stream in streams.values()], held)
+        events = [] if is_told else [stream.record_event() for stream in streams.values()]
+        for stream in streams.values() if is_told else ():
+            for tensor in memory:
+                tensor.record_stream(stream)
     except BaseException:  # a stream may still read it
         _kept_for_ever.append(held)
         raise
+    let_go_after(events, held)
 
 
 def wait_at_drop(owner: object, device: torch.device) -> StreamUses:

@@ -254,7 +254,10 @@ class CollocatedProducer(LocalProducer):
             indices = [self._indices[position] for position in positions]
             return self._thread.submit(self._make(request, indices, self._upcoming))
         made: Future[Any] = Future()
-        made.set_result(run_local(self._batches.make(request.epoch, request.index, request.run)))
+        try:
+            made.set_result(run_local(self._batches.make(request.epoch, request.index, request.run)))
+        except Exception as error:  # of this batch; the others come
+            made.set_exception(error)
         return made
 
     async def _make(self, request: BatchRequest, indices: Sequence[int], upcoming: Upcoming) -> Any:

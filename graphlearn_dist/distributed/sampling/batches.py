@@ -303,21 +303,22 @@ class PartitionedSampler:
         """
         batches, wanted = begun.batches[of.start : of.stop], begun.wanted[of.start : of.stop]
         if self._stores and self._gathers is not None:
-            found = [self._gathered(self._gathers, *each) for each in zip(batches, wanted, strict=True)]
-            self._gathers.check()  # waits once, for all stores
-            return found
+            begun_each = [
+                self._gathers.begin(ids, f"batch {batch.index} of epoch {batch.epoch}")
+                for batch, ids in zip(batches, wanted, strict=True)
+            ]
+            others = [
+                self.collector.gather_each({name: of for name, of in ids.items() if name not in found})
+                for ids, (found, _) in zip(wanted, begun_each, strict=True)
+            ]
+            for _, gathered in begun_each:
+                if gathered is not None:
+                    gathered.raise_fault()  # waits once, for all stores
+            return [found | rest for (found, _), rest in zip(begun_each, others, strict=True)]
         placed = self._place(batches, self.collector.unwritten(wanted), place)
         if begun.lookup is not None:
             await begun.lookup.fill(placed, of.start)
         return placed
-
-    def _gathered(
-        self, gathers: DeferredGathers, batch: SampledBatch, wanted: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        """The rows of a batch, by store, of which the GPU that made it gathers what it can, without waiting."""
-        found = gathers.gather(wanted, f"batch {batch.index} of epoch {batch.epoch}")
-        others = {name: ids for name, ids in wanted.items() if name not in found}
-        return found | self.collector.gather_each(others)
 
     @staticmethod
     def _place(

@@ -140,16 +140,14 @@ def test_whoever_captures_waits_for_no_stream(current: SimpleNamespace) -> None:
 
 
 def test_copies_of_batches_are_not_waited_for_in_a_capture() -> None:
-    copies = DeviceCopies(None)
-    done = SimpleNamespace(query=lambda: False, synchronize=lambda: waits.append(capturing_now[0]))
-    waits: list[bool] = []
-    capturing_now = [True]
+    copies, asked = DeviceCopies(None), list[bool]()
+    done = SimpleNamespace(query=lambda: asked.append(capturing_now) or True)
     copies._sources.hold("memory", done)
+    capturing_now = True
     with capturing():
         del copies
-        assert waits == []
-        capturing_now[0] = False
-    wait_until(lambda: waits == [False])
+        capturing_now = False
+    assert asked == [False]
 
 
 def test_nobody_collects_garbage_while_a_graph_is_captured() -> None:
@@ -196,8 +194,15 @@ def test_streams_are_nobody_elses_while_they_are_used(monkeypatch: pytest.Monkey
 class Failing(Stream):
     """One that nobody can wait for."""
 
-    def synchronize(self) -> None:
-        raise RuntimeError("a CUDA error")
+    def record_event(self) -> Any:
+        def query() -> bool:
+            asked.append(1)
+            if len(asked) > 1:  # by whoever waits
+                raise RuntimeError("a CUDA error")
+            return False
+
+        asked: list[int] = []
+        return SimpleNamespace(query=query)
 
 
 def dropped_after(stream: Stream, current: SimpleNamespace, *keeping: object) -> Owner:
@@ -264,24 +269,16 @@ def test_an_interrupt_leaves_captures_possible(step: str, monkeypatch: pytest.Mo
 def test_what_a_dropped_object_waits_for_holds_nobody_up(current: SimpleNamespace) -> None:
     """The stream may wait for what another thread will do with its batch, or in a capture. Neither waits, nor is what
     the stream reads let go of meanwhile: its end comes when no graph is captured."""
-    waits, done, locked = threading.Event(), threading.Event(), Owner()
+    stream, memory, locked = Stream(8), Memory(), Owner()
     alive = weakref.ref(locked)
-
-    class Slow(Stream):
-        def synchronize(self) -> None:
-            waits.set()
-            assert done.wait(DEADLINE_S)
-            super().synchronize()
-
-    stream, memory = Slow(8), Memory()
+    stream.is_stuck = True
     owners = [dropped_after(stream, current, locked)]
     del locked
     owners.clear()
-    assert waits.wait(DEADLINE_S)
     record_uses([memory], current.stream)
     assert memory.streams == [current.stream]
     with capturing():
-        done.set()
+        stream.is_stuck = False
         wait_until(lambda: stream_uses._deferred)
         assert alive() is not None
     wait_until(lambda: alive() is None)
@@ -365,18 +362,23 @@ def test_what_a_step_uses_outlives_it_while_replays_are_under_way(current: Simpl
 
     collect()
     assert num_of(CapturedStep) == 0
-    model, done = Model(), threading.Event()
-    current.stream.synchronize = done.wait
-    steps = CapturedStep(loader_for("homogeneous", static_shapes=True), model)
+
+    class Transform(Model):
+        """Whose tensors they read."""
+
+    model, current.stream.is_stuck = Model(), True
+    steps = CapturedStep(loader_for("homogeneous", static_shapes=True, transform=Transform()), model)
     model.steps = steps  # type: ignore[attr-defined]
     steps._replays = wait_at_drop(steps, GPU)
     steps._replays.note()
     steps._graph = SimpleNamespace()  # type: ignore[assignment]
     del steps, model
     collect()
-    assert num_of(Model) == num_of(CapturedStep) == 1  # weak references to garbage are gone before it is kept
-    done.set()
-    wait_until(lambda: collect() or num_of(Model) == num_of(CapturedStep) == 0)
+    assert (
+        num_of(Model) == num_of(Transform) == num_of(CapturedStep) == 1
+    )  # weak references to garbage are gone before it is kept
+    current.stream.is_stuck = False
+    wait_until(lambda: collect() or num_of(Model) == num_of(Transform) == num_of(CapturedStep) == 0)
 
 
 # --- captures that fail --------------------------------------------------------------------------------------------

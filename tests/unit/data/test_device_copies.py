@@ -21,6 +21,7 @@ from graphlearn_dist.errors import ChannelClosedError, InvalidArgumentError, Pee
 from graphlearn_dist.messages import EndOfEpoch, SampledBatch, Subgraph
 from graphlearn_dist.sampler.epochs.schedule import BatchIndices
 from graphlearn_dist.telemetry import MadeStats
+from graphlearn_dist.utils.tensor import tensors_in
 from tests.support.waiting import wait_until
 
 
@@ -106,6 +107,27 @@ def test_a_batch_that_is_copied_holds_what_it_is_copied_from(monkeypatch: pytest
     assert all(source() is not None for source in sources)
 
 
+def test_what_another_gpu_has_made_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches go elsewhere. Of matrices the parts are told to the stream that takes them: torch takes no others."""
+    gpu, other = torch.device("cuda", 0), torch.device("cuda", 1)
+    waited: list[Any] = []
+    monkeypatch.setattr(device_copies, "wait_for_stream", waited.append)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(record_event=lambda: "made"))
+    tensor = {"is_cuda": True, "layout": torch.strided}
+    here, there = (SimpleNamespace(**tensor, device=device) for device in (gpu, other))
+    copies = DeviceCopies("cpu")
+    copies.device, copies._number = gpu, 0
+    assert copies.made("batch", [here, there]) == device_copies.Copy("batch", "made", [here])  # type: ignore[list-item]
+    assert waited == [other]
+    assert DeviceCopies(None).made("batch", [here]).done is None  # type: ignore[list-item]
+    assert waited == [other, gpu]
+    assert copies.made("batch", [torch.ones(1)]).done is None
+    matrix = torch.eye(3).to_sparse_csr()
+    found = list(tensors_in([Data(adj_t=matrix, x=torch.ones(3)), {"ids": (torch.arange(2),)}]))
+    assert len(found) == 3
+    assert len(device_copies._tensors(found)) == 5
+
+
 @pytest.fixture
 def copies_here(monkeypatch: pytest.MonkeyPatch) -> tuple[DeviceCopies, list[torch.Tensor]]:
     """Copies to a GPU, for which the host stands, and what was copied to it."""
@@ -178,34 +200,33 @@ def test_what_a_gpu_has_made_stays_and_is_kept_for_who_takes_it(monkeypatch: pyt
 
 
 class CopyUnderWay:
-    """An event that tells when it was waited for, and whether a source was alive then."""
+    """An event that is not there before it is told so."""
 
-    def __init__(self, source: torch.Tensor) -> None:
-        self._source = weakref.ref(source)
-        self.was_waited_for_with: list[bool] = []
+    def __init__(self) -> None:
+        self.is_done = False
 
     def query(self) -> bool:
-        return False
-
-    def synchronize(self) -> None:
-        self.was_waited_for_with.append(self._source() is not None)
+        return self.is_done
 
 
-def test_what_a_dropped_loader_copies_from_stays_until_the_copies_are_done() -> None:
+@pytest.mark.parametrize("last", [0, 1])
+def test_what_a_dropped_loader_copies_from_stays_until_the_copies_are_done(last: int) -> None:
+    """Threads hold what they copy in any order."""
     copies, sources = DeviceCopies(None), [torch.zeros(1), torch.zeros(1)]
-    events = [CopyUnderWay(source) for source in sources]
+    events = [CopyUnderWay() for _ in sources]
     alive = [weakref.ref(source) for source in sources]
     for event in events:
         copies._sources.hold(sources.pop(0), event)
-    assert all(ref() is not None for ref in alive)
     del copies
-    wait_until(lambda: all(ref() is None for ref in alive))
-    assert events[-1].was_waited_for_with == [True]
+    events[1 - last].is_done = True
+    assert None not in [ref() for ref in alive]
+    events[last].is_done = True
+    wait_until(lambda: [ref() for ref in alive] == [None, None])
 
 
 def test_a_batch_of_which_only_some_copies_have_begun_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = make_batch()
-    copies, event, begun = DeviceCopies("cpu"), CopyUnderWay(batch["user"].x), []
+    copies, event, begun = DeviceCopies("cpu"), CopyUnderWay(), []
     copies._stream = SimpleNamespace(record_event=lambda: event)  # type: ignore[assignment]
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())

@@ -13,7 +13,7 @@ import torch
 
 from graphlearn_dist import _C
 from graphlearn_dist.data import Dataset, DeviceGroup, Feature, UnifiedTensor, shared_memory
-from graphlearn_dist.data.device import placed_rows
+from graphlearn_dist.data.device import pinned_memory, placed_rows
 from graphlearn_dist.data.device.device_group import group_of
 from graphlearn_dist.data.device.device_rows import DeviceRows
 from graphlearn_dist.data.device.pinned_memory import pin
@@ -23,6 +23,7 @@ from graphlearn_dist.data.handles import GpuHandle
 from graphlearn_dist.data.reorder import count_neighbors, resolve_hotness, sort_by_in_degree, sort_rows
 from graphlearn_dist.errors import CudaError, InvalidArgumentError, UnknownIdError
 from graphlearn_dist.loader import NeighborLoader, count_nodes
+from graphlearn_dist.partition.partition_book import OffsetId2Index
 from tests.support.graphs import analytic_edges
 
 HOST = torch.device("cpu")
@@ -313,7 +314,8 @@ def test_memory_is_locked_where_it_lies(tmp_path: Path) -> None:
     assert pinned.tensor.data_ptr() != received[100:].data_ptr()
     shared[100] = -5.0
     assert pinned.tensor[0] == -5.0
-    assert pinned.lock == "lock"
+    assert pinned.lock.lock == "lock"
+    assert pin(pinned.tensor[:9], 0, locks, copied).lock is pinned.lock  # nor is a part of it locked again
 
 
 def test_a_file_that_is_mapped_to_be_shared_is_copied(tmp_path: Path) -> None:
@@ -354,11 +356,24 @@ def test_nobody_shares_a_lock_that_is_being_dropped(monkeypatch: pytest.MonkeyPa
     """A GPU reads the pages until the driver has unlocked them."""
     tensor, locks = torch.ones(LARGE), Locks()
     dying = [{(tensor.data_ptr(), tensor.nbytes)}] * 3
+
+    def lock(*how: Any) -> str:
+        assert not dying
+        return locks(*how)
+
     monkeypatch.setattr(_C, "locked_ranges", lambda: dying.pop() if dying else set())
     monkeypatch.setattr(_C, "can_gpu_read", lambda tensor, device: bool(dying))
-    pinned = pin(tensor, 0, locks, copied)
+    pinned = pin(tensor, 0, lock, copied)
+    assert dying == []
     assert len(locks.locked) == 1
     assert pinned.lock.lock == "lock"
+
+
+def test_of_a_lock_whose_end_does_not_come_memory_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = torch.ones(LARGE)
+    monkeypatch.setattr(_C, "locked_ranges", lambda: {(tensor.data_ptr(), tensor.nbytes)})
+    monkeypatch.setattr(pinned_memory, "_LONGEST_UNLOCKING_S", 0.01)
+    assert pin(tensor, 0, Locks(), copied).is_copy
 
 
 def test_memory_between_locked_neighbors_is_not_locked_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,3 +397,14 @@ def test_memory_that_cannot_be_locked_is_copied() -> None:
         assert pinned.tensor.data_ptr() != tensor.data_ptr()
         assert lock.locked == []
     assert pin(torch.ones(0), 0, Locks(), copied).tensor.numel() == 0
+
+
+def test_ids_that_are_rows_need_no_table() -> None:
+    """As long as all rows have one: others are no rows of this feature."""
+    rows = torch.arange(20.0).view(10, 2)
+    for id2index in (None, OffsetId2Index(0), OffsetId2Index(0, 10)):
+        gathers = Feature(rows, id2index).for_batches_on(HOST, pin=True)
+        assert gathers is not None
+        assert torch.equal(gathers.gather(torch.tensor([7, 0]), torch.float32), rows[[7, 0]])
+    for id2index in (OffsetId2Index(0, 5), OffsetId2Index(2, 10)):
+        assert Feature(rows, id2index).for_batches_on(HOST, pin=True) is None

@@ -3,9 +3,9 @@ has real ones. And copies of rows on a GPU that follow changes of the rows."""
 
 from __future__ import annotations
 
+import _thread
 import subprocess
 import sys
-import threading
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +16,9 @@ import torch
 
 from graphlearn_dist.data import Feature, feature
 from graphlearn_dist.data.device.device_cache import DeviceCache
+from graphlearn_dist.data.device.device_copies import HeldUntilDone
 from graphlearn_dist.data.device.device_rows import DeviceRows, FollowedCopy
-from graphlearn_dist.data.device.stream_uses import StreamUses, wait_at_drop
+from graphlearn_dist.data.device.stream_uses import StreamUses, at_drop, wait_at_drop
 from graphlearn_dist.data.handles import GpuHandle
 from graphlearn_dist.sampler import SamplingType
 from graphlearn_dist.sampler.batch_maker import BatchMaker
@@ -28,7 +29,7 @@ from tests.support.device_batches import HOST, config_for, link_graph, links_for
 from tests.support.graphs import make_dataset
 from tests.support.static_batches import batches_of_kernels, loader_for
 from tests.support.streams import GPU, Memory, Owner, Stream, replace_current
-from tests.support.waiting import wait_until
+from tests.support.waiting import collect, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -75,21 +76,44 @@ def test_page_locked_memory_is_waited_for(current: SimpleNamespace) -> None:
 
 def test_another_thread_waits_than_the_one_that_drops(current: SimpleNamespace) -> None:
     """The stream may wait for what that one does. What it reads stays until it is done, and no longer."""
-    done, owner, kept = threading.Event(), Owner(), Owner()
+    owner, kept = Owner(), Owner()
     alive, memory = weakref.ref(kept), Memory(is_cuda=False)
     alive_memory = weakref.ref(memory)
-    current.stream.synchronize = done.wait
+    current.stream.is_stuck = True
     StreamUses(owner, GPU, [memory], keeping=[kept]).note()
     del kept, memory
     del owner
     assert alive() is not None
     assert alive_memory() is not None
-    done.set()
+    current.stream.is_stuck = False
     wait_until(lambda: alive() is None and alive_memory() is None)
 
 
+@pytest.mark.parametrize("what_fails", ["thread", "event"])
+def test_what_nobody_can_wait_for_stays(
+    what_fails: str, current: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> bool:
+        raise RuntimeError("there is none")
+
+    if what_fails == "thread":
+        monkeypatch.setattr(_thread, "start_new_thread", fail)
+    else:
+        monkeypatch.setattr(current.stream, "record_event", lambda: SimpleNamespace(query=fail))
+    copies, owner, read = HeldUntilDone(), Owner(), [Owner(), Owner()]
+    alive = [weakref.ref(of) for of in read]
+    copies.hold(read[0], current.stream.record_event())
+    StreamUses(owner, GPU, [Memory(is_cuda=False)], keeping=[read[1]]).note()
+    at_drop(owner, copies.leave)
+    del read, owner, copies
+    collect()
+    assert None not in [of() for of in alive]
+    assert [record.exc_info[1].args for record in caplog.records if record.exc_info] == [("there is none",)] * 2
+
+
 def test_nobody_waits_for_a_stream_that_is_done(current: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = SimpleNamespace(query=lambda: True, synchronize=lambda: pytest.fail("it is done"))
+    done = SimpleNamespace(query=lambda: True)
+    monkeypatch.setattr(_thread, "start_new_thread", lambda *_: pytest.fail("it is done"))
     monkeypatch.setattr(current.stream, "record_event", lambda: done)
     owner, kept = Owner(), Owner()
     alive = weakref.ref(kept)
@@ -102,17 +126,22 @@ AT_EXIT = """
 import torch
 from tests.support.streams import GPU, Memory, Owner, Stream
 from graphlearn_dist.data.device.stream_uses import StreamUses, at_drop
+from graphlearn_dist.utils.system import lifetime as threads
 
-stream, owner = Stream(7), Owner()
-stream.record_event = lambda: print("asked")
+stream, owner, dropped = Stream(7), Owner(), Owner()
+stream.is_stuck = True
 torch.cuda.current_stream = lambda device: stream
+StreamUses(dropped, GPU, [Memory(is_cuda=False)]).note()
+del dropped
+stream.record_event = lambda: print("asked")
 StreamUses(owner, GPU, [Memory(is_cuda=False)]).note()
 at_drop(owner, lambda: print("done"))
+threads._LEAVE_S = 1e9
 """
 
 
 def test_at_exit_nobody_waits() -> None:
-    """All memory goes with the process, locked or not."""
+    """All memory goes with the process, locked or not; nor does the end wait for who waits for a stream."""
     command = [sys.executable, "-c", AT_EXIT]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr

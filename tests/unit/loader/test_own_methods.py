@@ -105,7 +105,8 @@ def test_an_own_filter_reads_what_a_gpu_has_made(monkeypatch: pytest.MonkeyPatch
     copies = loader._copies
     copies._making, copies._stream = making, stream("copying")  # type: ignore[assignment]
     monkeypatch.setattr(copies, "begin", lambda batch: device_copies.Copy(batch))
-    on_gpu = lambda sampled: [SimpleNamespace(is_cuda=True, place=of.data_ptr()) for of in tensors_in(sampled)]  # noqa: E731
+    there = {"is_cuda": True, "device": copies.device, "layout": torch.strided}
+    on_gpu = lambda sampled: [SimpleNamespace(**there, place=of.data_ptr()) for of in tensors_in(sampled)]  # noqa: E731
     monkeypatch.setattr(local_loader, "tensors_in", on_gpu)
     (batch,) = loader
     assert done[:2] == [("making", "records"), ("training", "making")]
