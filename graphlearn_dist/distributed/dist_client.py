@@ -94,21 +94,31 @@ def client_context() -> DistContext:
 
 def shutdown_client() -> None:
     """Tells the servers that it is done, and leaves. Without effect where there is no client, and in a fork of one."""
+    leave_servers()
+
+
+def leave_servers(*, ends_servers: bool = False) -> None:
+    """See ``shutdown_client``.
+
+    Args:
+        ends_servers: servers that count no clients end when all of this one's group are done, see ``ClientExits``.
+    """
     context = get_context()
     if context is None or not context.is_client():
         return
     try:
         if rpc.rpc_is_initialized():
-            _tell_servers(context)
+            _tell_servers(context, context.world_size if ends_servers and rpc.is_dynamic() else 0)
     finally:
         with contextlib.suppress(RpcError):  # the registry may be gone: leaving needs nobody
             rpc.shutdown_rpc()
         _reset_context()
 
 
-def _tell_servers(context: DistContext) -> None:
+def _tell_servers(context: DistContext, group_size: int) -> None:
     """Tells every server that this client is done; a server that is gone needs no telling."""
-    rpc.get_closing_calls().send(DistServer.client_done, {rank: () for rank in range(context.num_servers())})
+    told = {rank: (group_size,) for rank in range(context.num_servers())}
+    rpc.get_closing_calls().send(DistServer.client_done, told)
 
 
 def async_request_server(

@@ -69,7 +69,7 @@ class DistServer:
 
     Args:
         dataset: the partition.
-        num_clients: clients after whose end ``wait_for_exit`` returns; 0 leaves their number open.
+        num_clients: clients after whose end ``wait_for_exit`` returns; 0 leaves their number open, see ``ClientExits``.
         memory_budget: most memory for what clients wait for, see ``ServerMemory.of``.
         lease_timeout: how long a client whose connection was lost keeps what it holds, see ``ProducerLeases``.
         is_supervised: whether a launcher ends this server when the clients have ended, see ``ClientExits``.
@@ -165,9 +165,13 @@ class DistServer:
         return True
 
     @remote
-    def client_done(self) -> None:
-        """The calling client says that it is done: what it still holds goes."""
-        self._clients.done(current_peer())
+    def client_done(self, group_size: int = 0) -> None:
+        """The calling client says that it is done: what it still holds goes.
+
+        Args:
+            group_size: clients of its group, for which a server ends that counts none; 0 does not end it.
+        """
+        self._clients.done(current_peer(), group_size)
         if self._loop is not None:
             post(self._loop, self._leases.end_of, current_peer())
 

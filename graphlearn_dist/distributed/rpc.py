@@ -225,6 +225,11 @@ def rpc_is_initialized() -> bool:
     return _state is not None and _state.endpoint.home.is_here
 
 
+def is_dynamic() -> bool:
+    """Whether ``init_rpc`` was told that the number of clients is open; ``NotInitializedError`` before it."""
+    return _require().is_dynamic
+
+
 def check_process() -> None:
     """Raises ``ForkedProcessError`` where this process is a fork of one that has an endpoint, and has none itself."""
     if _state is not None:

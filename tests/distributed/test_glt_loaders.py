@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from graphlearn_dist.distributed import (
     DistLinkNeighborLoader,
     DistNeighborLoader,
     DistNeighborSampler,
+    DistServer,
     DistSubGraphLoader,
     register_function,
     request_server,
@@ -26,7 +28,7 @@ from graphlearn_dist.sampler.base import NegativeSampling, NodeSamplerInput, Sam
 from graphlearn_dist.utils import no_effect
 from tests.support.jobs import Job, running_servers
 from tests.support.oracle import GRAPHS, load_partitions, write_partitions
-from tests.support.processes import start
+from tests.support.processes import run_processes, start
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 
@@ -270,6 +272,47 @@ def test_servers_export_functions(tmp_path: Path, port: int) -> None:
         finally:
             glt.distributed.shutdown_client()
         server.wait(60)
+
+
+def serve_many(directory: str, rank: int, port: int) -> None:
+    dataset = glt.distributed.DistDataset()
+    dataset.load(root_dir=directory, partition_idx=0)
+    glt.distributed.init_server(2, rank, dataset, "localhost", port, num_clients=0, is_dynamic=True)
+    glt.distributed.wait_and_shutdown_server()
+
+
+def visit(port: int, rank: int, group: str | None) -> int:
+    """A client of a group of two; it leaves before the other one, or after it."""
+    glt.distributed.init_client(2, 2, rank, "localhost", port, 4, group, is_dynamic=True)
+    loader = glt.distributed.DistNeighborLoader(
+        None, [2], torch.arange(4), batch_size=2, worker_options=glt.distributed.RemoteDistSamplingWorkerOptions([rank])
+    )
+    count = len(list(loader))
+    glt.distributed.shutdown_client()
+    return count
+
+
+def test_dynamic_servers_end_with_their_clients(tmp_path: Path, port: int) -> None:
+    """When both groups are done, of which each says how many it is; no client waits for another."""
+    directory = str(write_partitions(GRAPHS["homogeneous"](), tmp_path, "random", 1, "out"))
+    with contextlib.ExitStack() as running:
+        servers = [
+            running.enter_context(
+                start("tests.distributed.test_glt_loaders.serve_many", directory=directory, rank=rank, port=port)
+            )
+            for rank in range(2)
+        ]
+        glt.distributed.init_client(2, 1, 0, "localhost", port, 4, "first", is_dynamic=True)
+        clients = [
+            ("tests.distributed.test_glt_loaders.visit", {"port": port, "rank": rank, "group": None})
+            for rank in range(2)
+        ]
+        assert run_processes(clients, 120) == [2, 2]
+        for rank in range(2):  # which waits for this client, of another group
+            assert request_server(rank, DistServer.get_dataset_meta)[0] == 1
+        glt.distributed.shutdown_client()
+        for server in servers:
+            server.wait(60)
 
 
 def test_samplers_of_the_core_are_as_they_were(directory: Path) -> None:

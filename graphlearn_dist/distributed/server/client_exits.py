@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 
 from ...errors import AuthenticationError
 from ...rpc.peers.identity import Peer
@@ -17,7 +18,8 @@ class ClientExits:
 
     Args:
         expected: clients in the job, which have the ranks below it: others, and those whose role says that they are of
-            another job, are visitors, and not waited for. 0 leaves their number open. Nothing is kept of those.
+            another job, are visitors, and not waited for. 0 leaves their number open: it is over then when a group of
+            clients has said how many it is, and all of it and whoever else is there are done.
         is_supervised: a launcher knows which clients have ended, so that one that is lost may always come back.
     """
 
@@ -25,8 +27,11 @@ class ClientExits:
         self._expected = expected
         self._return_s = math.inf if is_supervised else _RETURN_S
         self._changed = threading.Condition()
-        self._done: dict[int, Peer] = {}  # by rank: who was it last
-        self._lost: dict[int, float] = {}  # and when, by time.monotonic()
+        # By role, whose ranks count: how many clients are waited for.
+        self._sizes = {"client": expected} if expected > 0 else {}
+        self._there: set[tuple[str, int]] = set()  # of an open number: who has come, by role and rank
+        self._done: dict[tuple[str, int], Peer] = {}  # who was it last
+        self._lost: dict[tuple[str, int], float] = {}  # and when, by time.monotonic()
         self._ended = False
         self._refused = ""
 
@@ -42,14 +47,24 @@ class ClientExits:
         self.end()
 
     def _counts(self, peer: Peer) -> bool:
+        if self._expected == 0:
+            return peer.role.partition(":")[0] == "client"
         return peer.role == "client" and peer.rank < self._expected
 
-    def done(self, peer: Peer) -> None:
-        """Somebody says that it is done, or has left, which means the same where its word did not reach us."""
+    def done(self, peer: Peer, group_size: int = 0) -> None:
+        """Somebody says that it is done, or has left, which means the same where its word did not reach us.
+
+        Args:
+            peer: who.
+            group_size: how many clients have its role; 0 where the server shall not end for them.
+        """
         if not self._counts(peer):
             return
         with self._changed:
-            self._done[peer.rank] = peer
+            if self._expected == 0 and group_size > 0:
+                self._sizes[peer.role] = group_size
+            self._done[peer.role, peer.rank] = peer
+            self._forget_visitors(peer.role)
             self._changed.notify_all()
 
     def lost(self, peer: Peer) -> None:
@@ -57,7 +72,8 @@ class ClientExits:
         if not self._counts(peer):
             return
         with self._changed:
-            self._lost[peer.rank] = time.monotonic()
+            self._lost[peer.role, peer.rank] = time.monotonic()
+            self._forget_visitors(peer.role)
             self._changed.notify_all()
 
     def joined(self, peer: Peer) -> None:
@@ -65,16 +81,34 @@ class ClientExits:
         if not self._counts(peer):
             return
         with self._changed:
-            self._lost.pop(peer.rank, None)
-            if self._done.get(peer.rank) != peer:
-                self._done.pop(peer.rank, None)
+            key = peer.role, peer.rank
+            self._lost.pop(key, None)
+            if self._done.get(key) != peer:
+                self._done.pop(key, None)
+                if self._expected == 0:
+                    self._there.add(key)
+            self._forget_visitors(peer.role)
+
+    def _forget_visitors(self, role: str) -> None:
+        """Keeps nothing of a group for which the server does not end, and of which nobody is there any more."""
+        if self._expected > 0 or role in self._sizes or any(of == role for of, _ in self._there - self._gone()):
+            return
+        self._there = {key for key in self._there if key[0] != role}
+        self._done = {key: peer for key, peer in self._done.items() if key[0] != role}
+        self._lost = {key: since for key, since in self._lost.items() if key[0] != role}
+
+    def _gone(self) -> set[tuple[str, int]]:
+        """Who is done, or lost for good."""
+        longest_ago = time.monotonic() - self._return_s
+        return {*self._done, *(key for key, since in self._lost.items() if since <= longest_ago)}
 
     def is_over(self) -> bool:
-        """Whether as many clients as are expected (0: never) are done or lost for good, or ``end`` was called."""
+        """Whether all who are waited for are done or lost for good (see the class), or ``end`` was called."""
         with self._changed:
-            longest_ago = time.monotonic() - self._return_s
-            gone = {*self._done, *(rank for rank, since in self._lost.items() if since <= longest_ago)}
-            return self._ended or 0 < self._expected <= len(gone)
+            gone = self._gone()
+            of_role = Counter(role for role, _ in gone)
+            is_complete = bool(self._sizes) and all(of_role[role] >= size for role, size in self._sizes.items())
+            return self._ended or (is_complete and not self._there - gone)
 
     def wait(self, interval_s: float) -> None:
         """Returns when it ``is_over``.

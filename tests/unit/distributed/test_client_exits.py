@@ -46,6 +46,40 @@ def test_an_open_number_of_clients() -> None:
     assert roll.is_over()
 
 
+def visitor(rank: int) -> Peer:
+    return Peer(f"other_{rank}", "client:other", rank, 1, 4711, "host")
+
+
+def test_a_group_says_that_it_was_all() -> None:
+    """Of an open number of clients: its own members are waited for, and those of others that are there."""
+    roll = ClientExits(0)
+    roll.joined(client(0))
+    roll.done(client(0), 2)
+    assert not roll.is_over()  # the other one has not come yet
+    for peer in (client(1), visitor(0), visitor(1)):
+        roll.joined(peer)
+    roll.done(client(1))  # it was lost on its way out, or left otherwise
+    assert not roll.is_over()
+    roll.done(visitor(0), 2)
+    roll.done(client(0))  # left, as it had said
+    assert not roll.is_over()
+    roll.done(visitor(1), 2)
+    assert roll.is_over()
+    roll.joined(client(1, incarnation=2))
+    assert not roll.is_over()
+
+
+def test_nothing_is_kept_of_visitors() -> None:
+    roll = ClientExits(0)
+    for peer in (client(0), visitor(0), visitor(1)):
+        roll.joined(peer)
+    for peer in (visitor(0), visitor(1), visitor(1)):
+        roll.done(peer)
+    roll.lost(visitor(1))
+    assert not roll.is_over()
+    assert (roll._there, roll._done, roll._lost) == ({("client", 0)}, {}, {})
+
+
 def test_a_client_that_comes_back() -> None:
     """One that was done before its connection to the registry broke is; a new one in its place is waited for."""
     roll = ClientExits(2)
