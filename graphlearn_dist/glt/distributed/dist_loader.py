@@ -16,13 +16,14 @@ from ...sampler.base import SamplerInput, SamplingConfig, SamplingType
 from ...utils.device import get_available_device, parse_device
 from ..data.graph import take_gpu
 from ..loader.batch_form import in_glt_form
+from ..loader.iteration import OwnNext
 
 __all__ = [
     "DistLoader",
 ]
 
 
-class DistLoader(dist_loader.DistLoader):
+class DistLoader(OwnNext, dist_loader.DistLoader):
     """The loop of a distributed loader, with batches in the form of GraphLearn-for-PyTorch (see ``in_glt_form``).
 
     Labels are in every batch of nodes, without ``collect_features`` too, and in none of links. ``to_device=None`` is

@@ -221,3 +221,54 @@ def test_outputs_with_fields_of_their_own() -> None:
     made = Marked(*[torch.arange(2)] * 3, mark=7)
     made.edge = torch.arange(2)
     assert glt.loader.to_data(made).edge.tolist() == [0, 1]
+
+
+def small_dataset() -> glt.data.Dataset:
+    """A ring; node v has the feature [v] and the label 10 v, edge v leads from v to v + 1."""
+    dataset = glt.data.Dataset()
+    dataset.init_graph(RING, graph_mode="CPU")
+    dataset.init_node_features(torch.arange(COUNT).float().view(-1, 1))
+    dataset.init_edge_features(torch.arange(COUNT).float().view(-1, 1))
+    dataset.init_node_labels(10 * torch.arange(COUNT))
+    return dataset
+
+
+class Collates:
+    def _collate_fn(self, sampler_out: Any) -> Any:
+        batch = super()._collate_fn(sampler_out)  # type: ignore[misc]
+        batch.extra = batch.node * 10
+        return batch
+
+
+class Nexts:
+    num_given = 0
+
+    def __next__(self) -> Any:
+        batch = super().__next__()  # type: ignore[misc]
+        batch.extra = batch.node * 10
+        self.num_given += 1
+        return batch
+
+
+@pytest.mark.parametrize("own", [Collates, Nexts])
+@pytest.mark.parametrize("name", ["NeighborLoader", "SubGraphLoader", "LinkNeighborLoader", "DistNeighborLoader"])
+def test_own_batches(name: str, own: type) -> None:
+    """Each loop goes through all batches, by the method that the program brought, whether or not one was left."""
+    parts = BuiltDataset(0, 1, "out")
+    parts.build(torch.zeros(COUNT, dtype=torch.uint8), torch.arange(COUNT).float().view(-1, 1))
+    base, arguments = {
+        "NeighborLoader": (glt.loader.NeighborLoader, (small_dataset(), [1], torch.arange(4))),
+        "SubGraphLoader": (glt.loader.SubGraphLoader, (small_dataset(), torch.arange(4), [1])),
+        "LinkNeighborLoader": (glt.loader.LinkNeighborLoader, (small_dataset(), [1], None, RING[:, :4])),
+        "DistNeighborLoader": (glt.distributed.DistNeighborLoader, (parts, [1], torch.arange(4))),
+    }[name]
+    loader = type("Own", (own, base), {})(*arguments, batch_size=2)
+    wanted = list(base(*arguments, batch_size=2))
+    for _ in range(2):
+        assert next(iter(loader)).extra.tolist() == (wanted[0].node * 10).tolist()
+        found = list(loader)
+        assert [batch.node.tolist() for batch in found] == [batch.node.tolist() for batch in wanted]
+        assert all(torch.equal(batch.extra, batch.node * 10) for batch in found)
+    assert loader.epoch == 3
+    if own is Nexts:
+        assert loader.num_given == 6
