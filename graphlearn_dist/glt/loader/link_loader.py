@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...errors import InvalidArgumentError
 from ...loader import link_loader
-from ...sampler.inputs import get_edge_label_index
+from ...sampler.inputs import get_edge_label_index, to_remote_link_input
+from ...utils.shown import shown
 from ..sampler.own_defaults import NegativeSampling
 from .local_loader import LocalLoader
+from .own_sampler import is_own_sampler
 
 __all__ = [
     "LinkLoader",
@@ -22,7 +25,9 @@ class LinkLoader(link_loader.LinkLoader, LocalLoader):
 
     Args:
         data: graph, features and labels.
-        link_sampler: its settings and its seed are the loader's.
+        link_sampler: its settings and its seed are the loader's. A program's own is called for each batch, one after
+            the other: its ``sample_from_edges`` takes an ``EdgeSamplerInput`` and draws the negatives, see
+            ``NodeLoader``.
         edge_label_index: links.
         edge_label: labels of the links, or None.
         neg_sampling: which negatives are drawn.
@@ -41,4 +46,18 @@ class LinkLoader(link_loader.LinkLoader, LocalLoader):
         **kwargs: Any,
     ) -> None:
         strict = NegativeSampling.cast(neg_sampling)
-        super().__init__(data, link_sampler, edge_label_index, edge_label, strict, *args, **kwargs)
+        if not is_own_sampler(data, link_sampler, "sample_from_edges"):
+            super().__init__(data, link_sampler, edge_label_index, edge_label, strict, *args, **kwargs)
+            return
+        self.link_sampler, self.edge_label_index, self.neg_sampling = link_sampler, edge_label_index, strict
+        links = to_remote_link_input(edge_label_index, edge_label, strict)
+        self._open_links(data, link_sampler, links, *args, **kwargs)
+
+    def _open_links(
+        self, data: Any, link_sampler: Any, links: Any, device: Any = None, edge_dir: Any = None, **kwargs: Any
+    ) -> None:
+        if edge_dir not in (None, data.edge_dir):
+            raise InvalidArgumentError(
+                f"edge_dir: the data set holds {data.edge_dir!r}-neighbors, got {shown(edge_dir)}"
+            )
+        self._open_own(data, link_sampler.sample_from_edges, links, device, **kwargs)

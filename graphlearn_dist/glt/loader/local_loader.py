@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from ...loader import local_loader
+from ...loader.dataloader_keywords import check_keywords
+from ...sampler.base import NodeSamplerInput
+from ...sampler.epochs.fingerprint import Settings, input_settings
+from ...sampler.epochs.schedule import SeedSchedule
+from ...sampler.inputs import resolve_input
+from ...sampler.outputs import HeteroSamplerOutput, SamplerOutput
+from ...utils.device import parse_device
 from ..data.graph import take_gpu
 from .batch_form import in_glt_form
 from .iteration import OwnNext
+from .own_sampler import SamplerSource, to_batch, without_settings
 
 
 class LocalLoader(OwnNext, local_loader.LocalLoader):
@@ -19,6 +29,8 @@ class LocalLoader(OwnNext, local_loader.LocalLoader):
         device: where batches go.
         edge_dir: the direction of sampling.
     """
+
+    _num_seed_passes = 0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -31,20 +43,91 @@ class LocalLoader(OwnNext, local_loader.LocalLoader):
         super().__init__(data, *args, transform=self._finished, **kwargs)
         self.device = self._copies.device or torch.device("cpu")
 
+    def _open_own(
+        self,
+        data: Any,
+        sample: Callable[[Any], Any],
+        sampler_input: Any,
+        device: Any,
+        *,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        transform: Any = None,
+        **options: Any,
+    ) -> None:
+        """In the place of ``__init__``, for a sampler of the program's own: one batch after the other calls it, in the
+        thread that iterates, or with ``num_workers`` in one other; ``prefetch`` and ``num_threads`` change nothing.
+
+        Raises:
+            InvalidArgumentError: options that the sampler would have to know.
+        """
+        keywords = without_settings(options)
+        check_keywords(keywords)
+        self._input = resolve_input(sampler_input, data)
+        self.edge_dir = data.edge_dir
+        self._open(
+            data,
+            SamplerSource(sample, self._input, self._collate_fn, None if device is None else parse_device(device)),
+            len(self._input),
+            {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last, **keywords},
+            functools.partial(_settings_of, type(getattr(sample, "__self__", sample)).__name__, self._input),
+            seed=0,
+            device=device,
+            transform=transform,
+            prefetch=0,
+        )
+        self.device = self._copies.device or torch.device("cpu")
+
+    def __iter__(self) -> Any:
+        if self._has_own_next:  # which may begin with seeds
+            self._seeds_iter = iter(self._seed_loader)
+            self._num_seed_passes += 1
+        return super().__iter__()
+
     @property
     def _seed_loader(self) -> Any:
-        """A loader of the seeds' positions, by whose length programs know how many batches an epoch has."""
-        return torch.utils.data.DataLoader(self.dataset, self.batch_size, drop_last=self.drop_last)  # type: ignore[arg-type]
+        """A loader of the seeds of each batch, of links of their positions; by its length programs know how many
+        batches an epoch has."""
+        given = getattr(self, "_input", None)
+        seeds: Any = given.node if isinstance(given, NodeSamplerInput) else self.dataset
+        own = self.keywords.own_order
+        if own is not None:
+            return torch.utils.data.DataLoader(seeds, batch_sampler=self.batch_sampler)
+        return torch.utils.data.DataLoader(seeds, batch_sampler=_Batches(self._schedule, self._num_seed_passes))
 
     def _collate_fn(self, sampler_out: Any) -> Any:
         """The batch of what was sampled, which programs extend in loaders of their own; see ``in_glt_form``.
 
         Args:
-            sampler_out: a batch of ``graphlearn_dist``, not the output of the sampler.
+            sampler_out: a batch of ``graphlearn_dist``; where a program calls its sampler itself, or brings one, the
+                output of that.
         """
+        if isinstance(sampler_out, (SamplerOutput, HeteroSamplerOutput)):
+            kind, labels = self._input.input_type, isinstance(self._input, NodeSamplerInput)
+            return to_batch(self.data, sampler_out, self.edge_dir, input_type=kind, with_labels=labels)
         types, with_edge = self._edge_types, self.config.with_edge
         return in_glt_form(sampler_out, self.edge_dir, is_local=True, with_edge=with_edge, edge_types=types)
 
     def _finished(self, batch: Any) -> Any:
         made = self._collate_fn(batch)
         return made if self._own_transform is None else self._own_transform(made)
+
+
+class _Batches:
+    """The positions of each batch of an epoch."""
+
+    def __init__(self, schedule: SeedSchedule, epoch: int) -> None:
+        self._schedule, self._epoch = schedule, epoch
+
+    def __len__(self) -> int:
+        return self._schedule.num_batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for index in range(len(self)):
+            yield self._schedule.positions(self._epoch, index).tolist()
+
+
+def _settings_of(sampler: str, sampler_input: Any) -> Settings:
+    """What batches of a program's own sampler are a function of, as far as that can be said."""
+    return {"sampler": sampler, **input_settings(sampler_input)}

@@ -296,6 +296,111 @@ def test_outputs_as_pyg_objects(edge_dir: Direction) -> None:
     assert torch.equal(data["item"].batch.sort().values, col.unique())
 
 
+# --- samplers of a program's own -------------------------------------------------------------------------------
+
+
+class OwnSampler(glt.sampler.BaseSampler):
+    """Gives what GLT's own loaders were given for the same seeds, and says how often it was asked."""
+
+    def __init__(self, sampler: glt.sampler.NeighborSampler) -> None:
+        self.sampler, self.num_calls = sampler, 0
+
+    def sample_from_nodes(self, inputs: Any, **kwargs: Any) -> Any:
+        self.num_calls += 1
+        return self.sampler.sample_from_nodes(inputs, **kwargs)
+
+    def sample_from_edges(self, inputs: Any, **kwargs: Any) -> Any:
+        self.num_calls += 1
+        return self.sampler.sample_from_edges(inputs, **kwargs)
+
+    def subgraph(self, inputs: Any, **kwargs: Any) -> Any:
+        self.num_calls += 1
+        return self.sampler.subgraph(inputs, **kwargs)
+
+
+class DerivedSampler(glt.sampler.NeighborSampler):
+    num_calls = 0
+
+    def sample_from_nodes(self, inputs: Any, **kwargs: Any) -> Any:
+        self.num_calls += 1
+        return super().sample_from_nodes(inputs, **kwargs)
+
+
+def values_in(batch: Any) -> dict[Any, list[Any]]:
+    """All that stands in a batch, but for what is of edge types that it did not reach, which loaders name."""
+    found: dict[Any, Any] = {}
+
+    def fill(values: dict[Any, Any], *path: Any) -> None:
+        for key, value in values.items():
+            if isinstance(value, dict):
+                fill(value, *path, key)
+            else:
+                found[(*path, key)] = torch.as_tensor(value).tolist()
+
+    fill(batch.to_dict())
+    unreached = {path[0] for path, of in found.items() if path[1:] == ("edge_index",) and of == [[], []]}
+    return {path: value for path, value in found.items() if not unreached & {*path}}
+
+
+@pytest.mark.parametrize("edge_dir", DIRECTIONS)
+@pytest.mark.parametrize("kind", ["homogeneous", "typed"])
+@pytest.mark.parametrize("task", ["nodes", "derived", "links", "subgraphs"])
+def test_own_samplers(task: str, kind: str, edge_dir: Direction) -> None:
+    """All neighbors are taken, so that nothing is drawn."""
+    is_typed = kind == "typed"
+    dataset = make_dataset(TYPED if is_typed else HOMOGENEOUS, edge_dir)
+    sampler = glt.sampler.NeighborSampler(dataset.graph, [-1, -1], with_edge=True, edge_dir=edge_dir)
+    own: Any = OwnSampler(sampler)
+    if task == "derived":
+        own = DerivedSampler(dataset.graph, [-1, -1], with_edge=True, edge_dir=edge_dir)
+    seeds: Any = ("user", torch.arange(20)) if is_typed else torch.arange(20)
+    links: Any = (BUYS, TYPED.edges[BUYS][:, :20]) if is_typed else HOMOGENEOUS.edges[None][:, :20]
+    options: dict[str, Any] = {"batch_size": 7, "shuffle": True}
+    if task == "links":
+        loaders = [glt.loader.LinkLoader(dataset, one, links, **options) for one in (own, sampler)]
+    elif task == "subgraphs":
+        loaders = [glt.loader.SubGraphLoader(dataset, seeds, None, one, **options) for one in (own, sampler)]
+    else:
+        loaders = [glt.loader.NodeLoader(dataset, one, seeds, **options) for one in (own, sampler)]
+    for _ in range(2):
+        for batch, wanted in pairs(*loaders):
+            found = values_in(batch)  # more of it where the sampler says more
+            assert found | values_in(wanted) == found
+    assert own.num_calls == 6
+    assert len(loaders[0]) == 3
+
+
+def test_options_that_an_own_sampler_would_have_to_know() -> None:
+    dataset = make_dataset(HOMOGENEOUS)
+    own = OwnSampler(glt.sampler.NeighborSampler(dataset.graph, [2]))
+    with pytest.raises(InvalidArgumentError, match="locality: expected none with an own sampler"):
+        glt.loader.NeighborLoader(dataset, [2], torch.arange(20), own, locality=4)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'workers'"):
+        glt.loader.NodeLoader(dataset, own, torch.arange(20), workers=3)
+    with pytest.raises(InvalidArgumentError, match="node_sampler: expected a NeighborSampler, got object"):
+        glt.loader.NodeLoader(dataset, object(), torch.arange(20))
+
+
+def test_own_batches_of_seeds() -> None:
+    """As GLT's loaders are made themselves: ``__next__`` takes seeds, asks the sampler, and collates."""
+
+    class Own(glt.loader.NodeLoader):
+        def __next__(self) -> Any:
+            return self._collate_fn(self.sampler.sample_from_nodes(next(self._seeds_iter)))
+
+    dataset = make_dataset(HOMOGENEOUS)
+    sampler = glt.sampler.NeighborSampler(dataset.graph, [-1], with_edge=True)
+    for one in (sampler, OwnSampler(sampler)):
+        loader = Own(dataset, one, torch.arange(20, 40), batch_size=7, shuffle=True)
+        epochs = []
+        for _ in range(2):
+            batches = list(loader)
+            assert all(torch.equal(batch.y, dataset.node_labels[batch.node]) for batch in batches)
+            epochs.append(torch.cat([batch.batch for batch in batches]))
+            assert epochs[-1].sort().values.tolist() == [*range(20, 40)]
+        assert not torch.equal(*epochs)
+
+
 # --- keywords --------------------------------------------------------------------------------------------------
 
 
