@@ -40,10 +40,11 @@ class DistNeighborLoader(DistLoader):
         input_nodes: seeds: ids int ``[n]``, a boolean mask, a ``Split`` of the data set, a file of ids, None for all
             nodes, or ``(node type, one of these)``; a node type alone stands for all its nodes. A file (``.npy`` or
             ``.pt``) is read where the sampling is. A list, or ``(node type, list)``, has one for each server of
-            ``server_rank``, in that order, which finds its own: a file on its host, of a split or of all nodes those
-            that its partition owns. The seeds are those of the first, then of the second, and so on, and batches
-            those of that one list. A ``Split`` is the whole data set's; where ``server_rank`` is given, that of the
-            nodes which these servers own, in their order.
+            ``server_rank`` (without it, of those that are this client's, or of all, of which its own count), in that
+            order, which finds its own: a file on its host, of a split or of all nodes those that its partition owns.
+            The seeds are those of the first, then of the second, and so on, and batches those of that one list. A
+            ``Split`` is the whole data set's; where ``server_rank`` is given, that of the nodes which these servers
+            own, in their order.
         batch_size: seeds of a batch.
         shuffle: permute the seeds in every epoch.
         drop_last: leave out an incomplete last batch.

@@ -21,6 +21,7 @@ from graphlearn_dist.distributed import (
 )
 from graphlearn_dist.distributed.dist_server import DistServer
 from graphlearn_dist.distributed.partitions.partition_input import own_input
+from graphlearn_dist.distributed.producers import remote_producer
 from graphlearn_dist.errors import InvalidArgumentError
 from graphlearn_dist.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from graphlearn_dist.partition import RandomPartitioner, ZonePartitionBook
@@ -131,6 +132,21 @@ def test_one_input_for_each_server(job: Job, directory: Path, tmp_path: Path) ->
     pairs = torch.cat([torch.stack([one.row, one.col]) for one in links], dim=1)
     far = DistLinkNeighborLoader(None, [3], edge_label_index=links, temporal_strategy=None, **FAR)
     assert_same_batches(far, LinkNeighborLoader(dataset, [3], edge_label_index=(EDGE_TYPE, pairs), **local))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_one_input_for_each_server_a_client_takes_its_own(
+    job: Job, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the options name no servers: as there are two clients, each of which has one of the two servers."""
+    monkeypatch.setattr(remote_producer, "assign_server_by_order", lambda: [rank])
+    parts = [torch.arange(120), torch.arange(150, 30, -1)]
+    given = {**FAR, "worker_options": RemoteDistSamplingWorkerOptions(buffer_size="16MB"), "temporal_strategy": None}
+    for inputs in (parts, [parts[rank]]):
+        local = NeighborLoader(make_dataset(GRAPH, "in"), [3], ("user", parts[rank]), temporal_strategy=None, **LOCAL)
+        assert_same_batches(DistNeighborLoader(None, [3], ("user", inputs), **given), local)
+    with pytest.raises(InvalidArgumentError, match=rf"expected one input for each of the servers \[{rank}\], got 3"):
+        DistNeighborLoader(None, [3], ("user", [*parts, parts[0]]), **given)
 
 
 def test_lists_that_do_not_fit(job: Job) -> None:

@@ -82,7 +82,8 @@ class RemoteProducer(BatchProducer):
     Args:
         sampler_input: the loader's input, or where the servers find it; or a list with one for each server, which
             finds its own: the loader's input is all of them, in this order. So is that of a split whose servers the
-            options name. This process keeps the list: a server that comes back is told the seeds that it had.
+            options name. Where they name none, of a list for all servers those count that are this client's. This
+            process keeps the list: a server that comes back is told the seeds that it had.
         config: how to sample.
         options: which servers, how many workers.
 
@@ -105,6 +106,8 @@ class RemoteProducer(BatchProducer):
         ranks, alarm = _server_ranks(options, use_all=config.locality is not None), rpc.get_alarm()
         super().__init__(options.prefetch_size * len(ranks), options.rpc_timeout, alarm)
         if isinstance(sampler_input, list):
+            if options.server_rank is None and len(sampler_input) == client_context().num_servers():
+                sampler_input = [sampler_input[rank] for rank in ranks]
             sampler_input = _concatenate(sampler_input, ranks, options.rpc_timeout)
         elif isinstance(sampler_input, RemoteNodeSplitSamplerInput) and options.server_rank is not None:
             sampler_input = _own_parts(sampler_input, ranks, options.rpc_timeout)
