@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ from ..sampler.tasks import HostGraph
 from ..sampler.walks import RandomWalks, WalkSettings, walk_plan
 from ..typing import EdgeType, NumNeighbors
 from ..utils.device import parse_device
+from ..utils.values import check_callable
 from .dist_dataset import DistDataset
 from .dist_options import CollocatedDistSamplingWorkerOptions
 from .event_loop import ConcurrentEventLoop
@@ -194,21 +195,25 @@ class DistNeighborSampler(ConcurrentEventLoop):
 
     def shutdown_loop(self) -> None:
         """See ``ConcurrentEventLoop``; other workers are not asked any more."""
-        super().shutdown_loop()
-        if self._peers is not None:
-            self._peers.close()
+        try:
+            super().shutdown_loop()
+        finally:
+            if self._peers is not None:
+                self._peers.close()
 
     def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: Any) -> SampledBatch | None:
         """The multi-hop neighborhood of nodes.
 
         Args:
             inputs: global ids, and their type.
-            **kwargs: ``epoch`` and ``index`` choose the draws.
+            **kwargs: ``epoch`` and ``index`` choose the draws; ``callback`` is called with None, in the thread of the
+                loop, when the channel has the batch, and not without a channel.
 
         Returns:
             The batch; None with a channel, to which it goes when it is done, or a ``WorkerFailure`` in its place.
 
         Raises:
+            InvalidArgumentError: other keywords.
             NotInitializedError: before ``start_loop``.
             UnknownIdError: a seed is outside the graph.
             PeerLostError: a worker whose partition is needed is gone (without a channel).
@@ -285,8 +290,12 @@ class DistNeighborSampler(ConcurrentEventLoop):
         *,
         epoch: int = 0,
         index: int | None = None,
-        **_: Any,
+        callback: Callable[[None], None] | None = None,
+        **others: Any,
     ) -> SampledBatch | None:
+        if others:
+            raise InvalidArgumentError(f"expected the keywords epoch, index and callback, got {sorted(others)}")
+        check_callable("callback", callback)
         if self._sampler is None:
             raise NotInitializedError("the sampler does not run: call start_loop() first")
         inputs = resolve_input(inputs, self._data)
@@ -296,7 +305,7 @@ class DistNeighborSampler(ConcurrentEventLoop):
         sampling = self._make(self._sampler, maker, torch.arange(len(inputs)), epoch, call)
         if self._channel is None:
             return self.run_task(sampling, self._options.rpc_timeout)
-        self.add_task(self._send(self._channel, sampling, epoch, call))
+        self.add_task(self._send(self._channel, sampling, epoch, call), callback)
         return None
 
     async def _make(

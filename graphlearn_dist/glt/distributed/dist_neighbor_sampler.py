@@ -15,6 +15,7 @@ from ...typing import NumNeighbors
 from ...utils.no_effect import warn_no_effect
 from ..channel.sample_message import to_sample_message
 from ..sampler.neighbor_sampler import num_hops
+from .event_loop import ConcurrentEventLoop
 
 __all__ = [
     "DistNeighborSampler",
@@ -24,10 +25,11 @@ __all__ = [
 ]
 
 
-class DistNeighborSampler(dist_neighbor_sampler.DistNeighborSampler):
+class DistNeighborSampler(dist_neighbor_sampler.DistNeighborSampler, ConcurrentEventLoop):
     """``graphlearn_dist.distributed.DistNeighborSampler`` in another order of arguments; batches are sample messages.
 
-    Labels are in every message. Without a seed, each worker of a group has one of its own, see ``docs/sampling.md``.
+    ``shutdown_loop`` waits for what is under way, at most for ``rpc_timeout`` of the worker options. Labels are in
+    every message. Without a seed, each worker of a group has one of its own, see ``docs/sampling.md``.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class DistNeighborSampler(dist_neighbor_sampler.DistNeighborSampler):
             loader_seed(seed, None),
             **{"collect_labels": True, **others},
         )
-        self._schema = data.schema
+        self._schema, self.shutdown_timeout_s = data.schema, self._options.rpc_timeout
         self.data, self.num_neighbors, self.num_hops = data, num_neighbors, num_hops(num_neighbors)
         self.with_edge, self.with_neg, self.with_weight = with_edge, with_neg, with_weight
         self.edge_dir = data.edge_dir if edge_dir is None else edge_dir

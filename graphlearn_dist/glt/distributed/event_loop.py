@@ -1,10 +1,34 @@
-"""The names of ``graphlearn_torch.distributed.event_loop``."""
+"""``ConcurrentEventLoop`` as ``graphlearn_torch.distributed.event_loop`` has it."""
 
 from __future__ import annotations
 
-from ...distributed.event_loop import ConcurrentEventLoop, wrap_torch_future
+from ...distributed import event_loop
+from ...distributed.event_loop import wrap_torch_future
 
 __all__ = [
     "ConcurrentEventLoop",
     "wrap_torch_future",
 ]
+
+
+class ConcurrentEventLoop(event_loop.ConcurrentEventLoop):
+    """``graphlearn_dist.distributed.ConcurrentEventLoop``, whose end waits for what is under way.
+
+    Attributes:
+        shutdown_timeout_s: how long it does.
+    """
+
+    shutdown_timeout_s = 180.0
+
+    def shutdown_loop(self) -> None:
+        """Waits for the tasks that were added, and ends the thread. Idempotent; without effect in a fork.
+
+        Raises:
+            TimeoutError: some were still in flight after ``shutdown_timeout_s``; they are cancelled.
+            Exception: what the first task raised that failed since the last ``wait_all``; the thread has ended.
+        """
+        try:
+            if self._home.is_here:
+                self.wait_all(self.shutdown_timeout_s)
+        finally:
+            super().shutdown_loop()
