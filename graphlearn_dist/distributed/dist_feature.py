@@ -14,6 +14,7 @@ from ..data.feature import Feature
 from ..data.schema import by_type
 from ..errors import InvalidArgumentError, NotInitializedError
 from ..partition import PartitionBook
+from ..partition.edge_book import OwnedEdgesBook
 from ..partition.partition_book import check_partition_idx
 from ..typing import EdgeType, NodeType
 from ..utils.device import parse_device
@@ -38,9 +39,10 @@ class RpcFeatureLookupCallee(rpc.RpcCalleeBase):
     def __init__(self, dist_feature: DistFeature) -> None:
         self._feature = dist_feature
 
-    def call(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Rows of ids (and a type) of this partition."""
-        return self._feature.local_get(*args, **kwargs)
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Rows of ids (and a type) of this partition; with ``some=True`` see ``DistFeature.local_get_some``."""
+        some = kwargs.pop("some", False)
+        return (self._feature.local_get_some if some else self._feature.local_get)(*args, **kwargs)
 
 
 class DistFeature:
@@ -116,10 +118,29 @@ class DistFeature:
         rows: torch.Tensor = features[input_type][ids]
         return rows
 
+    def local_get_some(
+        self, ids: torch.Tensor, input_type: EdgeType | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of ids of edges that lie wherever, the places of those that are this partition's, and their rows.
+
+        Args:
+            ids: int ``[n]``, global.
+            input_type: whose ids.
+
+        Raises:
+            InvalidArgumentError: the type has no features here, or a book that says where each id lies.
+        """
+        book = self._book(input_type)
+        if not isinstance(book, OwnedEdgesBook):
+            raise InvalidArgumentError(f"input_type: expected edges that lie with their nodes, got {shown(input_type)}")
+        places = book.owned(ids, self.partition_idx).nonzero().view(-1)
+        return places, self.local_get(ids[places], input_type)
+
     def async_get(
         self, ids: torch.Tensor, input_type: NodeType | EdgeType | None = None
     ) -> torch.futures.Future[torch.Tensor]:
-        """Rows of any ids, in their order: one request to each partition that holds some.
+        """Rows of any ids, in their order: one request to each partition that holds some, and for edges of which no
+        book says where they lie to each whose edge ids are on another machine.
 
         Args:
             ids: int ``[n]``, global; duplicates are allowed.
@@ -129,11 +150,13 @@ class DistFeature:
             A future of ``[n, ...]``. It fails as a request does: ``PeerLostError``, ``DeadlineExceededError``.
 
         Raises:
-            UnknownIdError: an id is outside the book.
+            UnknownIdError: an id is outside the book; of an edge that nobody has, the future says so.
             InvalidArgumentError: the type has no features, or ``local_only`` and rows elsewhere are asked for.
         """
         ids = check_index_tensor(ids, "ids").to(torch.int64)
         book = self._book(input_type)
+        if isinstance(book, OwnedEdgesBook):
+            return self._get_of_edges(book, ids, input_type)
         split = split_by_owner(book.native, ids, self._pool)
         owners = [p for p in range(len(split.bounds) - 1) if split.count(p)]
         if not owners:  # no rows, but somebody has to say how wide they are
@@ -150,12 +173,44 @@ class DistFeature:
 
         return _when_all(asked, stitch)
 
-    def _ask(self, partition: int, ids: torch.Tensor, input_type: Any) -> torch.futures.Future[Any]:
+    def _get_of_edges(
+        self, book: OwnedEdgesBook, ids: torch.Tensor, input_type: Any
+    ) -> torch.futures.Future[torch.Tensor]:
+        """``async_get`` of edges that lie with their nodes: of those that are at hand nowhere, all others are asked."""
+        owners, elsewhere = book.owners_at_hand(ids)
+        elsewhere = [p for p in elsewhere if book.partition_size(p)]
+        left = (owners < 0).nonzero().view(-1)
+        if left.numel() and not elsewhere:
+            raise book.unknown(ids, int(left[0]))
+        here = self.partition_idx
+        known = {p: (owners == p).nonzero().view(-1) for p in range(book.num_partitions)}
+        known = {p: places for p, places in known.items() if places.numel()}
+        if not ids.numel():  # no rows, but somebody has to say how wide they are
+            holds = [p for p in range(book.num_partitions) if book.partition_size(p)]
+            known = {here if input_type in by_type(self.local_feature) else holds[0]: ids}
+        own = [(places, self.local_get(ids[places], input_type)) for p, places in known.items() if p == here]
+        others = {p: places for p, places in known.items() if p != here}
+        asked = [self._ask(p, ids[places], input_type) for p, places in others.items()]
+        asked += [self._ask(p, ids[left], input_type, some=True) for p in elsewhere]
+
+        def stitch(answers: list[Any]) -> torch.Tensor:
+            found = [*own, *zip(others.values(), answers[: len(others)], strict=True)]
+            found += [(left[places], rows) for places, rows in answers[len(others) :]]
+            positions, rows = map(list, zip(*found, strict=True))
+            is_there = torch.zeros(ids.numel(), dtype=torch.bool)
+            is_there[torch.cat(positions)] = True
+            if not bool(is_there.all()):
+                raise book.unknown(ids, int(is_there.int().argmin()))
+            return self._stitch(ids.numel(), positions, rows)
+
+        return _when_all(asked, stitch)
+
+    def _ask(self, partition: int, ids: torch.Tensor, input_type: Any, **options: bool) -> torch.futures.Future[Any]:
         if self.local_only:
             raise InvalidArgumentError(f"ids: {ids.tolist()[:1]} lies in partition {partition}, and this is local_only")
         if self._router is None or self._callee_id is None:
             raise NotInitializedError("the RPC was not initialized when this was made")
-        return rpc.rpc_request_async(self._router.get_to_worker(partition), self._callee_id, (ids, input_type))
+        return rpc.rpc_request_async(self._router.get_to_worker(partition), self._callee_id, (ids, input_type), options)
 
     def _stitch(self, count: int, positions: list[torch.Tensor], rows: list[torch.Tensor]) -> torch.Tensor:
         out = pooled_empty((count, *rows[0].shape[1:]), rows[0].dtype)

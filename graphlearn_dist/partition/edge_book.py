@@ -74,7 +74,10 @@ class OwnedEdgesBook(PartitionBook):
     @property
     def native(self) -> Any:
         """There is none: an id alone does not say where it lies."""
-        raise InvalidArgumentError("edge_pb: edge features lie with their edges; no formula and no table has owners")
+        raise InvalidArgumentError(
+            "edge_pb: edge features lie with their edges; no formula and no table has owners, unless save_edge_pb or "
+            "edge_feat_pb of a partitioner makes one"
+        )
 
     @property
     def partition_idx(self) -> int:
@@ -176,27 +179,39 @@ class OwnedEdgesBook(PartitionBook):
             UnknownIdError: no partition has an edge of such an id.
             InvalidArgumentError: none of those at hand has, and others are not here.
         """
-        owners = torch.full((ids.numel(),), -1, dtype=torch.int64)
-        others = [p for p in range(self.num_partitions) if p != self._partition_idx]
-        missing = []
-        for partition in (self._partition_idx, *others):
-            left = (owners < 0).nonzero().view(-1)
-            if not left.numel():
-                return owners
-            if self.ids_at_hand(partition) is None:
-                missing.append(partition)
-                continue
-            owners[left[self.owned(ids[left], partition)]] = partition
+        owners, elsewhere = self.owners_at_hand(ids)
         left = (owners < 0).nonzero().view(-1)
         if left.numel():
             place = int(left[0])
-            if missing and 0 <= int(ids[place]) < self._num_ids:
+            if elsewhere and 0 <= int(ids[place]) < self._num_ids:
                 raise InvalidArgumentError(
-                    f"ids[{place}]: edge {int(ids[place])} is in none of the partitions on this machine, and {missing} "
-                    "are elsewhere: an edge lies with its source or target node, which the node book knows"
+                    f"ids[{place}]: edge {int(ids[place])} is in none of the partitions on this machine, and "
+                    f"{elsewhere} are elsewhere: an edge lies with its source or target node, which the node book "
+                    "knows; save_edge_pb makes a book of edge ids"
                 )
-            raise UnknownIdError(f"ids[{place}]: no partition has an edge {int(ids[place])}")
+            raise self.unknown(ids, place)
         return owners
+
+    @staticmethod
+    def unknown(ids: torch.Tensor, place: int) -> UnknownIdError:
+        """The error where no partition has an edge of the id at a place."""
+        return UnknownIdError(f"ids[{place}]: no partition has an edge {int(ids[place])}")
+
+    def owners_at_hand(self, ids: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+        """The owner of each id (int ``[n]``), int64, as far as partitions at hand have it, else -1; and which
+        partitions are elsewhere, empty where all ids were found."""
+        owners = torch.full((ids.numel(),), -1, dtype=torch.int64)
+        others = [p for p in range(self.num_partitions) if p != self._partition_idx]
+        elsewhere = []
+        for partition in (self._partition_idx, *others):
+            left = (owners < 0).nonzero().view(-1)
+            if not left.numel():
+                return owners, []
+            if self.ids_at_hand(partition) is None:
+                elsewhere.append(partition)
+                continue
+            owners[left[self.owned(ids[left], partition)]] = partition
+        return owners, elsewhere if bool((owners < 0).any()) else []
 
     def __getstate__(self) -> dict[str, Any]:
         self.ids_at_hand(self._partition_idx)

@@ -45,6 +45,7 @@ from graphlearn_dist.distributed.rpc import RpcDataPartitionRouter
 from graphlearn_dist.errors import InvalidArgumentError, NotInitializedError, SamplingWorkerError, UnknownIdError
 from graphlearn_dist.messages import SampledBatch, WorkerFailure
 from graphlearn_dist.partition import GLTPartitionBook, RangePartitionBook
+from graphlearn_dist.partition.edge_book import OwnedEdgesBook
 from graphlearn_dist.sampler import NeighborSampler, NodeSamplerInput, SamplingConfig, SamplingType
 from graphlearn_dist.sampler.batches import LocalBatches
 from tests.support.graphs import analytic_graph, make_dataset
@@ -287,6 +288,7 @@ def work(rank: int, port: int, directory: str) -> list[Any]:
         assert_same_batch(sampler.sample_from_nodes(part), tensors_of(local.make(0, index)))
     sampler.shutdown_loop()
     looked_up = [look_up(rank, by_table) for by_table in (False, True)]
+    look_up_edges(rank, dataset)
     sample_by_hand(rank, dataset)
     shutdown_rpc()
     return looked_up
@@ -329,6 +331,27 @@ def look_up(rank: int, by_table: bool) -> int:
     with pytest.raises(InvalidArgumentError):  # the remote error, as its own class
         liar["user", book.local_ids(1 - rank)]
     return int(future.wait().sum())
+
+
+def look_up_edges(rank: int, dataset: DistDataset) -> None:
+    """Rows of edges that lie with their nodes, by the edge ids of all partitions, and by those of the own one alone."""
+    edge_type = ("user", "buys", "item")
+    whole = make_dataset(GRAPHS["typed"](), "out").get_edge_feature(edge_type)
+    book = dataset.edge_feat_pb[edge_type]
+    assert isinstance(book, OwnedEdgesBook)
+    own = {rank: book.local_ids(rank)}
+    apart = OwnedEdgesBook(book.num_ids, [book.partition_size(p) for p in range(2)], rank, own)
+    ids = torch.arange(book.num_ids).flip(0)[:90].repeat(2)
+    for given in (book, apart):
+        feature = DistFeature(2, rank, dataset.edge_features, {edge_type: given})
+        assert torch.equal(feature[edge_type, ids], whole[ids])
+        assert torch.equal(feature[edge_type, own[rank][:3]], whole[own[rank][:3]])
+        assert feature[edge_type, ids[:0]].shape == (0, whole.shape[1])
+        with pytest.raises(UnknownIdError, match=rf"ids\[1\]: no partition has an edge {book.num_ids}"):
+            feature[edge_type, torch.tensor([0, book.num_ids])]
+        alone = DistFeature(2, rank, dataset.edge_features, {edge_type: given}, local_only=True)
+        with pytest.raises(InvalidArgumentError, match="local_only"):
+            alone[edge_type, ids]
 
 
 def sample_by_hand(rank: int, dataset: DistDataset) -> None:
