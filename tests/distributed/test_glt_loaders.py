@@ -112,6 +112,24 @@ def test_links_are_turned_and_negatives_strict(job: Job, kind: str, mode: str, d
             assert torch.equal(turned.edge_label, store.edge_label)
 
 
+def test_a_text_is_a_path_unless_it_is_a_type(job: Job, kind: str, tmp_path: Path) -> None:
+    """Whatever the file is called, alone or in a list."""
+    if kind == "typed":
+        with glt.distributed.DistNeighborLoader(None, [2], "user", worker_options=MODES["remote"]) as loader:
+            assert len(loader.dataset) == GRAPHS[kind]().num_nodes["user"]
+        with pytest.raises(InvalidArgumentError, match=r"node_path: .*/nowhere"):
+            glt.distributed.DistNeighborLoader(None, [2], str(tmp_path / "nowhere"), worker_options=MODES["remote"])
+        return
+    path = tmp_path / "seeds.s0"
+    torch.save(torch.tensor([7, 3, 5]), path)
+    for given in (str(path), [str(path)]):
+        options = {"batch_size": 3, "worker_options": MODES["remote"]}
+        with glt.distributed.DistNeighborLoader(None, [2], given, **options) as loader:
+            assert next(iter(loader)).batch.tolist() == [7, 3, 5]
+        with glt.distributed.DistSubGraphLoader(None, given, [2], **options) as loader:
+            assert sorted(next(iter(loader)).batch.tolist()) == [3, 5, 7]
+
+
 def attributes(batch: Any) -> dict[Any, set[str]]:
     """What each store has, of typed batches without those of edge types that were not reached."""
     if not hasattr(batch, "node_types"):

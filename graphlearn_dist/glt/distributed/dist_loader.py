@@ -9,10 +9,23 @@ from typing import Any
 import torch
 
 from ...distributed import dist_loader
+from ...distributed.dist_client import request_server
+from ...distributed.dist_context import assign_server_by_order
 from ...distributed.dist_dataset import DistDataset
-from ...distributed.dist_options import AllDistSamplingWorkerOptions, CollocatedDistSamplingWorkerOptions
+from ...distributed.dist_options import (
+    AllDistSamplingWorkerOptions,
+    CollocatedDistSamplingWorkerOptions,
+    RemoteDistSamplingWorkerOptions,
+)
+from ...distributed.dist_server import DistServer
 from ...loader.learned_rows import Embeddings
-from ...sampler.base import SamplerInput, SamplingConfig, SamplingType
+from ...sampler.base import (
+    RemoteAllNodesSamplerInput,
+    RemoteNodePathSamplerInput,
+    SamplerInput,
+    SamplingConfig,
+    SamplingType,
+)
 from ...utils.device import get_available_device, parse_device
 from ..data.graph import take_gpu
 from ..loader.batch_form import in_glt_form
@@ -31,7 +44,7 @@ class DistLoader(OwnNext, dist_loader.DistLoader):
 
     Args:
         data: this worker's partition; None where servers sample.
-        input_data: seeds, or where they are found.
+        input_data: seeds, or where they are found; a text for servers that is none of their node types is a path there.
         sampling_config: how to sample.
         to_device: where batches go.
         worker_options: where to sample.
@@ -62,6 +75,8 @@ class DistLoader(OwnNext, dist_loader.DistLoader):
         transform: Callable[[Any], Any] | None = None,
         embeddings: Embeddings | None = None,
     ) -> None:
+        if isinstance(worker_options, RemoteDistSamplingWorkerOptions):
+            input_data = _with_paths(input_data, worker_options.server_rank)
         self.data, self.input_data = data, input_data
         collect_labels = sampling_config.sampling_type is not SamplingType.LINK
         self.sampling_config = replace(sampling_config, collect_labels=collect_labels)
@@ -99,6 +114,23 @@ class DistLoader(OwnNext, dist_loader.DistLoader):
     def _finished(self, batch: Any) -> Any:
         made = self._collate_fn(batch)
         return made if self._own_transform is None else self._own_transform(made)
+
+
+def _with_paths(
+    input_data: SamplerInput | list[SamplerInput], server_rank: int | list[int] | None
+) -> SamplerInput | list[SamplerInput]:
+    """The input with a text that is no node type of the servers' data set as the path of a file of seeds there."""
+    named = input_data if isinstance(input_data, list) else [input_data]
+    if not any(isinstance(one, RemoteAllNodesSamplerInput) and one.input_type is not None for one in named):
+        return input_data
+    rank = assign_server_by_order() if server_rank is None else server_rank
+    _, _, node_types, _ = request_server(rank if isinstance(rank, int) else rank[0], DistServer.get_dataset_meta)
+
+    def with_path(one: SamplerInput) -> SamplerInput:
+        text = one.input_type if isinstance(one, RemoteAllNodesSamplerInput) else None
+        return one if text is None or text in node_types else RemoteNodePathSamplerInput(text)
+
+    return [with_path(one) for one in input_data] if isinstance(input_data, list) else with_path(input_data)
 
 
 _OF_THE_CONFIG = (

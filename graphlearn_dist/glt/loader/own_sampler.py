@@ -150,7 +150,7 @@ def to_batch(
     if isinstance(out.metadata, dict) and isinstance(out.input_type, str):  # of nodes: attributes of the batch
         others = out.metadata
         out = replace(out, metadata=None)
-    names = {message_type(edge_type, edge_dir): edge_type for edge_type in data.get_edge_types()}
+    names = {message_type(edge_type, edge_dir): edge_type for edge_type in data.get_edge_types() or ()}
     x = {key: of_nodes(key, ids) for key, ids in out.node.items()}
     y = {key: of_labels(key, ids) for key, ids in out.node.items() if with_labels and key == out.input_type}
     edge_attr = {key: of_edges(names.get(key, key), ids) for key, ids in (out.edge or {}).items()}
