@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import graphlearn_dist.glt as glt
+from graphlearn_dist import _C
 from graphlearn_dist.distributed import (
     DistLinkNeighborLoader,
     DistNeighborLoader,
@@ -251,11 +252,28 @@ def test_options_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
         cpu = torch.device("cpu")
         mp = glt.distributed.MpDistSamplingWorkerOptions(2, cpu, 4, "localhost", "1234", 2, 60, "64MB", False, True)
         assert (mp.num_workers, mp.channel_size, mp.worker_devices) == (2, "64MB", None)
-    with pytest.warns(UserWarning, match="worker_devices: it has no effect here"):
-        glt.distributed.RemoteDistSamplingWorkerOptions([0, 1], 2, [torch.device("cuda", i) for i in range(2)])
-    if not torch.cuda.is_available():
-        with pytest.raises(InvalidArgumentError, match=r"worker_devices: expected .* got 'cuda:0'"):
-            glt.distributed.MpDistSamplingWorkerOptions(1, torch.device("cuda", 0))
+    gpus = [torch.device("cuda", number) for number in (0, 99)]
+    for options in (glt.distributed.RemoteDistSamplingWorkerOptions, glt.distributed.MpDistSamplingWorkerOptions):
+        monkeypatch.setattr(no_effect, "_warned", set())
+        with pytest.warns(UserWarning, match="worker_devices: it has no effect here"):
+            options(num_workers=2, worker_devices=gpus)
+    with pytest.raises(InvalidArgumentError, match=r"worker_devices: expected .* got 'tpu'"):
+        glt.distributed.MpDistSamplingWorkerOptions(1, "tpu")  # type: ignore[arg-type]
+
+
+def test_groups_of_gpus_where_there_is_none(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_C, "cuda_device_count", lambda: 0)
+    monkeypatch.setattr(no_effect, "_warned", set())
+    groups = [glt.data.DeviceGroup(0, [0])]
+    dataset = glt.distributed.DistDataset()
+    with pytest.warns(UserWarning, match="device_group_list: it has no effect here: no GPU is usable"):
+        dataset.load(directory, 0, "ZERO_COPY", device_group_list=groups)
+    assert dataset.graph is not None
+    dataset.load(str(directory), 0, "ZERO_COPY", "COO", True, False, groups)
+    with pytest.raises(InvalidArgumentError, match=r"expected .*a GPU that is there"):
+        dataset.load(directory, 0, "CUDA", device_group_list=groups, device=0)
+    with pytest.raises(InvalidArgumentError, match="device_group_list: expected DeviceGroups"):
+        dataset.load(directory, 0, device_group_list=[0])  # type: ignore[list-item]
 
 
 # --- servers ---------------------------------------------------------------------------------------------------

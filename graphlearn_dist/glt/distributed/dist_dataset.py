@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
 
+from ... import _C
+from ...data.device.device_group import usable_groups
 from ...data.schema import bare, by_type
 from ...distributed.dist_dataset import DistDataset as PartitionDataset
 from ...distributed.dist_dataset import random_split as split_by_seed
+from ...utils.no_effect import warn_no_effect
 from ..data.given import GivenData, bare_rows, drawn_seed, labeled_types, like
 from ..utils.common import default_id_filter, default_id_select
 
@@ -62,7 +66,13 @@ class DistDataset(GivenData, PartitionDataset):
     def load(self, *args: Any, **kwargs: Any) -> None:
         if not args and "root_dir" not in kwargs and "graph_dir" in kwargs:  # as the tutorials call it
             kwargs["root_dir"] = kwargs.pop("graph_dir")
-        super().load(*args, **kwargs)
+        given = inspect.signature(PartitionDataset.load).bind(self, *args, **kwargs)
+        groups = usable_groups(given.arguments.get("device_group_list"), must_be_there=False)
+        # A device is named by somebody who expects it there; groups come with the program.
+        if groups and given.arguments.get("device") is None and not _C.cuda_device_count():
+            warn_no_effect("device_group_list", "no GPU is usable, rows and edges stay in host memory")
+            given.arguments["device_group_list"] = None
+        super().load(*given.args[1:], **given.kwargs)
         self.node_labels = bare_rows(self.node_labels)
 
     def random_node_split(self, num_val: float | int, num_test: float | int, seed: int | None = None) -> None:

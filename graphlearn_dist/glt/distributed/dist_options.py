@@ -59,7 +59,7 @@ class MpDistSamplingWorkerOptions(dist_options.MpDistSamplingWorkerOptions):
         use_all2all: bool = False,
         **others: Any,
     ) -> None:
-        _check_devices(worker_devices, are_here=True)
+        _check_devices(worker_devices)
         super().__init__(
             _at_least_one(num_workers),
             None,
@@ -108,7 +108,7 @@ class RemoteDistSamplingWorkerOptions(dist_options.RemoteDistSamplingWorkerOptio
         use_all2all: bool = False,
         **others: Any,
     ) -> None:
-        _check_devices(worker_devices, are_here=False)
+        _check_devices(worker_devices)
         super().__init__(
             server_rank,
             _at_least_one(num_workers),
@@ -141,13 +141,13 @@ def _at_least_one(num_workers: int) -> int:
     return num_workers
 
 
-def _check_devices(devices: _Devices, *, are_here: bool) -> None:
-    """Says that the device of the graph is what counts, where GPUs are named.
+def _check_devices(devices: _Devices) -> None:
+    """Says that the device of the graph is what counts, where GPUs are named, whether or not they are there.
 
     Raises:
-        InvalidArgumentError: a GPU of this host that is not there.
+        InvalidArgumentError: neither the CPU nor a GPU.
     """
     named = list(devices or ()) if devices is None or isinstance(devices, (list, tuple)) else [devices]
-    found = [parse_device(device, "worker_devices", must_be_there=are_here) for device in named]
+    found = [parse_device(device, "worker_devices", must_be_there=False) for device in named]
     if any(device.type != "cpu" for device in found):
         warn_no_effect("worker_devices", "workers sample where the graph lies: on its device, see docs/gpu.md")
