@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 
 from ..errors import GraphLearnError, InvalidArgumentError, NotInitializedError, RegistryError
+from ..utils.message_types import register_message
 
 # Stands for a value where an argument may be left out but what follows it may not.
 UNSET: Any = object()
@@ -19,6 +20,7 @@ DEFAULT_SERVER_GROUP = "_default_server"
 DEFAULT_CLIENT_GROUP = "_default_client"
 
 
+@register_message
 class DistRole(Enum):
     """What a process is: a worker samples and trains; a server samples for clients."""
 

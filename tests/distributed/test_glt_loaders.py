@@ -292,6 +292,33 @@ def serve(directory: str, port: int) -> None:
     glt.distributed.wait_and_shutdown_server()
 
 
+def assert_messages(messages: list[Any], seeds: torch.Tensor) -> None:
+    """Of a graph whose labels are ids, seed by seed."""
+    assert all(torch.equal(message["nlabels"], message["ids"]) for message in messages)
+    assert all(message["nfeats"].size(0) == message["ids"].numel() for message in messages)
+    assert torch.equal(torch.cat([message["batch"] for message in messages]), seeds)
+
+
+def test_producers_give_messages(tmp_path: Path) -> None:
+    dataset = load_partitions(write_partitions(GRAPHS["homogeneous"](), tmp_path, "random", 1, "out"), 1)[0]
+    seeds = torch.arange(20)
+    node = glt.sampler.SamplingType.NODE
+    config = glt.sampler.SamplingConfig(node, [2], 8, False, False, False, True, False, False, "out", 4)
+    given = dataset, glt.sampler.NodeSamplerInput(seeds), config
+    here = glt.distributed.DistCollocatedSamplingProducer(*given, MODES["collocated"], torch.device("cpu"))
+    here.init()
+    assert_messages([here.sample() for _ in range(3)], seeds)
+    with pytest.raises(StopIteration):
+        here.sample()
+    here.shutdown()
+    with glt.channel.ShmChannel(4, "8MB") as channel:
+        there = glt.distributed.DistMpSamplingProducer(*given, MODES["mp"], channel)
+        there.init()
+        there.produce_all()
+        assert_messages([channel.recv(timeout_ms=60_000) for _ in range(3)], seeds)
+        there.shutdown()
+
+
 def test_servers_export_functions(tmp_path: Path, port: int) -> None:
     directory = write_partitions(GRAPHS["homogeneous"](), tmp_path, "random", 1, "out")
     with start("tests.distributed.test_glt_loaders.serve", directory=str(directory), port=port) as server:
@@ -301,6 +328,23 @@ def test_servers_export_functions(tmp_path: Path, port: int) -> None:
             assert ask(server_rank=0, func=torch.cuda.device_count) == torch.cuda.device_count()
             assert ask(0, torch.cuda.is_available) == torch.cuda.is_available()
             assert ask(0, "exported", 4) == ask(0, "exported", number=4) == 5
+            count = GRAPHS["homogeneous"]().num_nodes[None]
+            assert tuple(ask(0, glt.distributed.DistServer.get_edge_size, None, "coo")) == (count, count)
+            assert ask(0, DistServer.get_edge_size, None, "coo") == GRAPHS["homogeneous"]().edges[None].size(1)
+            with pytest.raises(InvalidArgumentError, match="layout: expected 'coo'"):
+                ask(0, glt.distributed.DistServer.get_edge_size, None, "csr")
+            role = glt.distributed.get_context().role
+            assert glt.distributed.all_gather((role, 0)) == {"clients_0": (glt.distributed.DistRole.CLIENT, 0)}
+            config = glt.sampler.SamplingConfig(
+                glt.sampler.SamplingType.NODE, [2], 8, False, False, False, True, False, False, "out", 4
+            )
+            seeds = glt.sampler.NodeSamplerInput(torch.arange(20))
+            number = ask(0, glt.distributed.DistServer.create_sampling_producer, seeds, config, MODES["remote"])
+            channel = glt.channel.RemoteReceivingChannel(0, number)
+            ask(0, glt.distributed.DistServer.start_new_epoch_sampling, number, 0)
+            assert_messages([channel.recv() for _ in range(3)], seeds.node)
+            with pytest.raises(StopIteration):
+                channel.recv()
             with pytest.raises(InvalidArgumentError, match=r"'torch.cuda.*' is not registered on .*register_function"):
                 request_server(0, torch.cuda.synchronize)
             with pytest.raises(InvalidArgumentError, match="is not registered; only functions passed to"):

@@ -6,15 +6,20 @@ from typing import Any
 
 import torch
 
+from ...data.graph import Graph
 from ...distributed import dist_server
 from ...distributed.dist_dataset import DistDataset
 from ...distributed.dist_server import (
     SERVER_EXIT_STATUS_CHECK_INTERVAL,
-    DistServer,
     get_server,
     wait_and_shutdown_server,
 )
 from ...distributed.rpc import register_function
+from ...errors import InvalidArgumentError
+from ...rpc.calls.remote import remote, remote_name
+from ...sampler.inputs import edge_type_index
+from ...typing import EdgeType
+from ...utils.shown import shown
 
 __all__ = [
     "SERVER_EXIT_STATUS_CHECK_INTERVAL",
@@ -26,6 +31,31 @@ __all__ = [
 
 # What clients of GraphLearn-for-PyTorch's examples ask a server for, beside methods of ``DistServer``.
 EXPORTED = (torch.cuda.device_count, torch.cuda.is_available)
+
+
+class GraphSizes:
+    """What servers of ``glt`` answer otherwise than others, under a name of its own."""
+
+    @remote
+    def get_edge_size(self, edge_type: EdgeType | None, layout: str) -> tuple[int, int]:
+        """(rows, columns) of this partition's graph: nodes that may have a row, and nodes at the other ends.
+
+        Raises:
+            InvalidArgumentError: an unknown edge type, or another layout than ``"coo"``.
+        """
+        if layout.lower() != "coo":
+            raise InvalidArgumentError(f"layout: expected 'coo', got {shown(layout)}")
+        dataset = get_server().dataset
+        edge_type_index(dataset.schema, edge_type, "edge_type")
+        graph: Graph = dataset.graphs()[edge_type]
+        return graph.num_row_nodes, graph.col_count
+
+
+class DistServer(GraphSizes, dist_server.DistServer):  # type: ignore[misc]  # of sizes there is one number there
+    """The functions of ``graphlearn_dist.distributed.DistServer``, for ``request_server``.
+
+    ``get_edge_size`` gives (rows, columns), of servers that ``glt.distributed.init_server`` started.
+    """
 
 
 def init_server(
@@ -48,6 +78,8 @@ def init_server(
     """
     for function in EXPORTED:
         register_function(function)
+    sizes = GraphSizes()
+    register_function(GraphSizes.get_edge_size, remote_name(GraphSizes.get_edge_size), target=sizes.get_edge_size)
     dist_server.init_server(
         num_servers=num_servers,
         num_clients=num_clients,
