@@ -345,6 +345,11 @@ def test_servers_export_functions(tmp_path: Path, port: int) -> None:
             assert_messages([channel.recv() for _ in range(3)], seeds.node)
             with pytest.raises(StopIteration):
                 channel.recv()
+            torch.save(seeds.node, tmp_path / "seeds.s0")  # of a data set that says None of its node types
+            far = glt.distributed.DistNeighborLoader(
+                None, [2], str(tmp_path / "seeds.s0"), batch_size=20, worker_options=MODES["remote"]
+            )
+            assert next(iter(far)).batch.tolist() == seeds.node.tolist()
             with pytest.raises(InvalidArgumentError, match=r"'torch.cuda.*' is not registered on .*register_function"):
                 request_server(0, torch.cuda.synchronize)
             with pytest.raises(InvalidArgumentError, match="is not registered; only functions passed to"):

@@ -128,7 +128,7 @@ def _with_paths(
 
     def with_path(one: SamplerInput) -> SamplerInput:
         text = one.input_type if isinstance(one, RemoteAllNodesSamplerInput) else None
-        return one if text is None or text in node_types else RemoteNodePathSamplerInput(text)
+        return one if text is None or text in (node_types or ()) else RemoteNodePathSamplerInput(text)
 
     return [with_path(one) for one in input_data] if isinstance(input_data, list) else with_path(input_data)
 
