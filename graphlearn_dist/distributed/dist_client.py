@@ -117,8 +117,8 @@ def leave_servers(*, ends_servers: bool = False) -> None:
 
 def _tell_servers(context: DistContext, group_size: int) -> None:
     """Tells every server that this client is done; a server that is gone needs no telling."""
-    told = {rank: (group_size,) for rank in range(context.num_servers())}
-    rpc.get_closing_calls().send(DistServer.client_done, told)
+    told = (group_size,) if group_size else ()
+    rpc.get_closing_calls().send(DistServer.client_done, dict.fromkeys(range(context.num_servers()), told))
 
 
 def async_request_server(

@@ -80,10 +80,15 @@ class LocalLoader(OwnNext, local_loader.LocalLoader):
         self.device = self._copies.device or torch.device("cpu")
 
     def __iter__(self) -> Any:
-        if self._has_own_next:  # which may begin with seeds
-            self._seeds_iter = iter(self._seed_loader)
-            self._num_seed_passes += 1
+        self.__dict__.pop("_seeds_iter", None)
         return super().__iter__()
+
+    @functools.cached_property
+    def _seeds_iter(self) -> Any:
+        """The seeds of a loop, for programs that make its batches in a ``__next__`` of their own."""
+        seeds = iter(self._seed_loader)
+        self._num_seed_passes += 1
+        return seeds
 
     @property
     def _seed_loader(self) -> Any:
@@ -110,7 +115,7 @@ class LocalLoader(OwnNext, local_loader.LocalLoader):
         return in_glt_form(sampler_out, self.edge_dir, is_local=True, with_edge=with_edge, edge_types=types)
 
     def _finished(self, batch: Any) -> Any:
-        made = self._collate_fn(batch)
+        made = batch if self._as_pyg_v1 else self._collate_fn(batch)
         return made if self._own_transform is None else self._own_transform(made)
 
 

@@ -399,6 +399,9 @@ def test_own_batches_of_seeds() -> None:
             epochs.append(torch.cat([batch.batch for batch in batches]))
             assert epochs[-1].sort().values.tolist() == [*range(20, 40)]
         assert not torch.equal(*epochs)
+    order = torch.utils.data.SequentialSampler(range(20))
+    ordered = Own(dataset, sampler, torch.arange(20, 40), batch_size=7, sampler=order)
+    assert torch.cat([batch.batch for batch in ordered]).tolist() == [*range(20, 40)]
 
 
 # --- keywords --------------------------------------------------------------------------------------------------
