@@ -107,8 +107,8 @@ class SamplerSource:
         """See ``BatchSource``."""
         return sampled_in_turn(self, named)
 
-    def cut(self, sampled: Any) -> Any:
-        """See ``BatchSource``."""
+    def cut(self, sampled: Any, *, as_parts: bool = False) -> Any:
+        """See ``BatchSource``; no batch has matrices, whose parts ``as_parts`` asks for."""
         collate = self._collate()
         assert collate is not None  # its object calls
         begun = perf_counter_ns()
