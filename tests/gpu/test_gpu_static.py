@@ -231,6 +231,31 @@ def test_what_a_step_drops_and_collects_while_it_is_captured() -> None:
         assert torch.equal(torch.stack(made).cpu(), torch.stack(expected))
 
 
+def test_a_capture_that_fails_leaves_others_as_they_were() -> None:
+    """Torch forgets uses of memory that it is told of in a capture: it must know that this one is over."""
+    steps = CapturedStep(loader_on(GPU), lambda batch: batch.x.sum().item(), warmup=1)
+    steps(0, 0)
+    with pytest.raises(RuntimeError):
+        steps(0, 1)  # reads a number on the host
+    loader, stream = loader_on(GPU, shapes=False, prefetch=2), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def read_epoch() -> int:
+        with torch.cuda.stream(stream):
+            for batch in loader:
+                digest(batch)
+        del batch
+        torch.cuda.synchronize()
+        torch.empty(1, device=GPU)  # where torch looks for what streams are done with
+        return torch.cuda.memory_allocated()
+
+    read_epoch()
+    held = read_epoch()
+    for _ in range(5):
+        assert read_epoch() <= held + (1 << 20)
+    expected = torch.stack([digest(batch) for batch in loader_on(None)])
+    assert torch.equal(torch.stack([found.clone() for found in CapturedStep(loader_on(GPU), digest)]).cpu(), expected)
+
+
 def test_streams_are_none_of_those_that_torch_deals_out() -> None:
     own = [OwnStream(GPU) for _ in range(40)]
     handles = {one.stream.cuda_stream for one in own}
