@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
@@ -106,6 +107,11 @@ class LoopThread:
         """Whether it was started, and not stopped."""
         return self._loop is not None and self._home.is_here
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in it."""
+        return self._thread is threading.current_thread()
+
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Runs a coroutine; cancelling the future cancels it.
 
@@ -207,18 +213,26 @@ class ConcurrentEventLoop:
             timeout: seconds; None waits as long as they take.
 
         Raises:
+            RuntimeError: a task or a callback of its own calls this, and would wait for itself.
             TimeoutError: some are still in flight.
             Exception: what the first task raised that failed since the last call.
         """
         self._home.check()
-        with self._lock:
-            under_way = set(self._under_way)
-        if wait(under_way, timeout).not_done:
-            raise TimeoutError(f"wait_all: tasks are still in flight after {timeout} s")
+        if self._thread.is_current:
+            raise RuntimeError("wait_all: called in the thread of the loop, by a task or a callback that it waits for")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while under_way := self._those_under_way():  # callbacks may add some
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if wait(under_way, left_s).not_done:
+                raise TimeoutError(f"wait_all: tasks are still in flight after {timeout} s")
         with self._lock:
             error, self._error = self._error, None
         if error is not None:
             raise error
+
+    def _those_under_way(self) -> set[Future[Any]]:
+        with self._lock:
+            return set(self._under_way)
 
     def add_task(self, coro: Coroutine[Any, Any, Any], callback: Callable[[Any], None] | None = None) -> None:
         """Runs a coroutine; waits while ``concurrency`` of them are in flight.

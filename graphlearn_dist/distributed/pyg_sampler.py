@@ -507,9 +507,9 @@ def _num_neighbors(given: Any) -> NumNeighbors:
     if not isinstance(given, dict):
         return NumNeighbors(_hops(given))
     by_type = {key: _hops(hops, f" for {key}") for key, hops in given.items() if key is not None}
-    default = given.get(None)
+    default = None if given.get(None) is None else _hops(given[None], " for the other types")
     try:
-        return NumNeighbors(by_type, default if default is None else _hops(default, " for the other types"))
+        return NumNeighbors(by_type, default)
     except (ValueError, TypeError) as error:  # of keys
         raise InvalidArgumentError(f"num_neighbors: {error}") from error
 

@@ -128,10 +128,14 @@ class DataLoaderKeywords:
     def begin(self) -> Callable[[int], None] | None:
         """Called by each background thread first, with its number; None where ``num_workers`` asks for none."""
         init = self._torch.worker_init_fn
-        return functools.partial(_begin_as_process, init) if init is not None and self._torch.num_workers else None
+        if init is None or not self._torch.num_workers:
+            return None
+        # Of a loop in a function that was called so: its caller restores what both change.
+        return init if getattr(_of_thread, "begins", False) else functools.partial(_begin_as_process, init)
 
 
 _beginning = threading.Lock()  # of all loaders: two that restore generators at once would restore each other's
+_of_thread = threading.local()  # `begins`: whether it is in a function that is called first
 
 
 def _begin_as_process(init: Callable[[int], None], number: int) -> None:
@@ -139,9 +143,11 @@ def _begin_as_process(init: Callable[[int], None], number: int) -> None:
     is_on_gpus = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     with _beginning, torch.random.fork_rng(range(torch.cuda.device_count()) if is_on_gpus else ()):
         of_python, of_numpy = random.getstate(), np.random.get_state()
+        _of_thread.begins = True
         try:
             init(number)
         finally:
+            _of_thread.begins = False
             random.setstate(of_python)
             np.random.set_state(of_numpy)
 

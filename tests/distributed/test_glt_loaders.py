@@ -118,8 +118,12 @@ def test_a_text_is_a_path_unless_it_is_a_type(job: Job, kind: str, tmp_path: Pat
     if kind == "typed":
         with glt.distributed.DistNeighborLoader(None, [2], "user", worker_options=MODES["remote"]) as loader:
             assert len(loader.dataset) == GRAPHS[kind]().num_nodes["user"]
-        with pytest.raises(InvalidArgumentError, match=r"node_path: .*/nowhere"):
-            glt.distributed.DistNeighborLoader(None, [2], str(tmp_path / "nowhere"), worker_options=MODES["remote"])
+        for given in ("usr", str(tmp_path / "nowhere")):
+            with pytest.raises(InvalidArgumentError, match=r"input_nodes: expected one of the node types \[.*'user'"):
+                glt.distributed.DistNeighborLoader(None, [2], given, worker_options=MODES["remote"])
+        none = glt.distributed.RemoteDistSamplingWorkerOptions(server_rank=[])
+        with pytest.raises(InvalidArgumentError, match="server_rank: "):
+            glt.distributed.DistNeighborLoader(None, [2], "user", worker_options=none)
         return
     path = tmp_path / "seeds.s0"
     torch.save(torch.tensor([7, 3, 5]), path)

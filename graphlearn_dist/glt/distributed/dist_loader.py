@@ -18,6 +18,7 @@ from ...distributed.dist_options import (
     RemoteDistSamplingWorkerOptions,
 )
 from ...distributed.dist_server import DistServer
+from ...errors import InvalidArgumentError
 from ...loader.learned_rows import Embeddings
 from ...sampler.base import (
     RemoteAllNodesSamplerInput,
@@ -119,15 +120,26 @@ class DistLoader(OwnNext, dist_loader.DistLoader):
 def _with_paths(
     input_data: SamplerInput | list[SamplerInput], server_rank: int | list[int] | None
 ) -> SamplerInput | list[SamplerInput]:
-    """The input with a text that is no node type of the servers' data set as the path of a file of seeds there."""
+    """The input with a text that is no node type of the servers' data set as the path of a file of seeds there.
+
+    Raises:
+        InvalidArgumentError: the data set has named types, of which the text is none: a path has one beside it.
+    """
     named = input_data if isinstance(input_data, list) else [input_data]
     if not any(isinstance(one, RemoteAllNodesSamplerInput) and one.input_type is not None for one in named):
         return input_data
     rank = assign_server_by_order() if server_rank is None else server_rank
+    if rank == []:
+        return input_data  # which is refused
     _, _, node_types, _ = request_server(rank if isinstance(rank, int) else rank[0], DistServer.get_dataset_meta)
 
     def with_path(one: SamplerInput) -> SamplerInput:
         text = one.input_type if isinstance(one, RemoteAllNodesSamplerInput) else None
+        types = [node_type for node_type in node_types or () if node_type is not None]
+        if text is not None and types and text not in types:
+            raise InvalidArgumentError(
+                f"input_nodes: expected one of the node types {types}, or (node type, path), got {text!r}"
+            )
         return one if text is None or text in (node_types or ()) else RemoteNodePathSamplerInput(text)
 
     return [with_path(one) for one in input_data] if isinstance(input_data, list) else with_path(input_data)

@@ -24,9 +24,12 @@ class ConcurrentEventLoop(event_loop.ConcurrentEventLoop):
         """Waits for the tasks that were added, and ends the thread. Idempotent; without effect in a fork.
 
         Raises:
+            RuntimeError: a task or a callback of its own calls this, and would wait for itself; it goes on.
             TimeoutError: some were still in flight after ``shutdown_timeout_s``; they are cancelled.
             Exception: what the first task raised that failed since the last ``wait_all``; the thread has ended.
         """
+        if self._thread.is_current:
+            raise RuntimeError("shutdown_loop: called in the thread of the loop, by a task or a callback of its own")
         try:
             if self._home.is_here:
                 self.wait_all(self.shutdown_timeout_s)

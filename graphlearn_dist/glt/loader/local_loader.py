@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...errors import InvalidArgumentError
 from ...loader import local_loader
 from ...loader.dataloader_keywords import check_keywords
 from ...sampler.base import NodeSamplerInput
@@ -29,8 +30,6 @@ class LocalLoader(OwnNext, local_loader.LocalLoader):
         device: where batches go.
         edge_dir: the direction of sampling.
     """
-
-    _num_seed_passes = 0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -68,7 +67,7 @@ class LocalLoader(OwnNext, local_loader.LocalLoader):
         self.edge_dir = data.edge_dir
         self._open(
             data,
-            SamplerSource(sample, self._input, self._collate_fn, None if device is None else parse_device(device)),
+            SamplerSource(sample, self._input, self, None if device is None else parse_device(device)),
             len(self._input),
             {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last, **keywords},
             functools.partial(_settings_of, type(getattr(sample, "__self__", sample)).__name__, self._input),
@@ -83,12 +82,31 @@ class LocalLoader(OwnNext, local_loader.LocalLoader):
         self.__dict__.pop("_seeds_iter", None)
         return super().__iter__()
 
+    def set_epoch(self, epoch: int) -> None:
+        """See ``EpochLoader``; the next pass over ``_seed_loader`` is that of this epoch, too."""
+        super().set_epoch(epoch)
+        self._passes.epoch = epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """See ``EpochLoader``.
+
+        Raises:
+            InvalidArgumentError: the program takes seeds from ``_seed_loader``, of which the loader knows no place.
+        """
+        if self._passes.have_begun:
+            raise InvalidArgumentError(
+                "state_dict: expected a loop whose batches the loader makes, got one over _seed_loader or _seeds_iter"
+            )
+        return super().state_dict()
+
+    @functools.cached_property
+    def _passes(self) -> _Passes:
+        return _Passes()
+
     @functools.cached_property
     def _seeds_iter(self) -> Any:
         """The seeds of a loop, for programs that make its batches in a ``__next__`` of their own."""
-        seeds = iter(self._seed_loader)
-        self._num_seed_passes += 1
-        return seeds
+        return iter(self._seed_loader)
 
     @property
     def _seed_loader(self) -> Any:
@@ -99,7 +117,7 @@ class LocalLoader(OwnNext, local_loader.LocalLoader):
         own = self.keywords.own_order
         if own is not None:
             return torch.utils.data.DataLoader(seeds, batch_sampler=self.batch_sampler)
-        return torch.utils.data.DataLoader(seeds, batch_sampler=_Batches(self._schedule, self._num_seed_passes))
+        return torch.utils.data.DataLoader(seeds, batch_sampler=_Batches(self._schedule, self._passes))
 
     def _collate_fn(self, sampler_out: Any) -> Any:
         """The batch of what was sampled, which programs extend in loaders of their own; see ``in_glt_form``.
@@ -108,6 +126,13 @@ class LocalLoader(OwnNext, local_loader.LocalLoader):
             sampler_out: a batch of ``graphlearn_dist``; where a program calls its sampler itself, or brings one, the
                 output of that.
         """
+        if isinstance(self._source, SamplerSource) and not isinstance(
+            sampler_out, (SamplerOutput, HeteroSamplerOutput)
+        ):
+            raise InvalidArgumentError(
+                "sampler: expected sample_from_nodes or sample_from_edges to give a SamplerOutput or "
+                f"HeteroSamplerOutput, or a _collate_fn that takes others, got {type(sampler_out).__name__}"
+            )
         if isinstance(sampler_out, (SamplerOutput, HeteroSamplerOutput)):
             kind, labels = self._input.input_type, isinstance(self._input, NodeSamplerInput)
             return to_batch(self.data, sampler_out, self.edge_dir, input_type=kind, with_labels=labels)
@@ -119,18 +144,36 @@ class LocalLoader(OwnNext, local_loader.LocalLoader):
         return made if self._own_transform is None else self._own_transform(made)
 
 
-class _Batches:
-    """The positions of each batch of an epoch."""
+class _Passes:
+    """Passes over the seeds of a loader, by whoever makes its batches in the loader's place.
 
-    def __init__(self, schedule: SeedSchedule, epoch: int) -> None:
-        self._schedule, self._epoch = schedule, epoch
+    Attributes:
+        epoch: that of the next one.
+        have_begun: whether there was one.
+    """
+
+    epoch = 0
+    have_begun = False
+
+    def begin(self) -> int:
+        """The epoch of one that begins."""
+        self.epoch, self.have_begun = self.epoch + 1, True
+        return self.epoch - 1
+
+
+class _Batches:
+    """The positions of each batch of an epoch; each iteration is the next one."""
+
+    def __init__(self, schedule: SeedSchedule, passes: _Passes) -> None:
+        self._schedule, self._passes = schedule, passes
 
     def __len__(self) -> int:
         return self._schedule.num_batches
 
     def __iter__(self) -> Iterator[list[int]]:
+        epoch = self._passes.begin()
         for index in range(len(self)):
-            yield self._schedule.positions(self._epoch, index).tolist()
+            yield self._schedule.positions(epoch, index).tolist()
 
 
 def _settings_of(sampler: str, sampler_input: Any) -> Settings:

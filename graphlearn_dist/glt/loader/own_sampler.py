@@ -72,7 +72,7 @@ class SamplerSource:
     Args:
         sample: gives the sampler's output for seeds or links.
         sampler_input: all of them.
-        collate: a method that makes the batch of an output; its object holds this one.
+        loader: its ``_collate_fn`` makes the batch of an output; it holds this object.
         device: where the sampler gets seeds; None: in host memory.
     """
 
@@ -85,21 +85,19 @@ class SamplerSource:
         self,
         sample: Callable[[Any], Any],
         sampler_input: NodeSamplerInput | EdgeSamplerInput,
-        collate: Callable[[Any], Any],
+        loader: Any,
         device: torch.device | None,
     ) -> None:
         self.counts = BatchCounts()
         self._sample, self._input, self._device = sample, sampler_input, device
-        self._collate = weakref.WeakMethod(collate)
+        self._loader = weakref.ref(loader)
 
     def sample(self, positions: torch.Tensor, place: tuple[int, int]) -> Any:
         """See ``BatchSource``; the draws are the sampler's."""
         begun = perf_counter_ns()
         seeds = self._input[positions]
         out = self._sample(seeds if self._device is None else seeds.to(self._device))
-        nodes, edges = (
-            sum(map(len, ids.values())) if isinstance(ids, dict) else len(ids) for ids in (out.node, out.row)
-        )
+        nodes, edges = _count(getattr(out, "node", ())), _count(getattr(out, "row", ()))
         self.counts.add_sizes(len(positions), nodes, edges, 0, perf_counter_ns() - begun, 0)
         return out
 
@@ -109,10 +107,10 @@ class SamplerSource:
 
     def cut(self, sampled: Any, *, as_parts: bool = False) -> Any:
         """See ``BatchSource``; no batch has matrices, whose parts ``as_parts`` asks for."""
-        collate = self._collate()
-        assert collate is not None  # its object calls
+        loader = self._loader()
+        assert loader is not None  # it calls
         begun = perf_counter_ns()
-        batch = collate(sampled)
+        batch = loader._collate_fn(sampled)
         self.counts.add_times(rows_ns=perf_counter_ns() - begun)
         return batch
 
@@ -124,6 +122,13 @@ class SamplerSource:
 
     def check(self, *, wait: bool = True) -> None:
         """See ``BatchSource``: no GPU makes these batches."""
+
+
+def _count(ids: Any) -> int:
+    """How many there are, of each type or of one; of what has no length, as a program's own output may be, none."""
+    if isinstance(ids, dict):
+        return sum(map(_count, ids.values()))
+    return len(ids) if hasattr(ids, "__len__") else 0
 
 
 def to_batch(

@@ -38,8 +38,8 @@ class PlacesByPositions:
 
     The first time in an epoch the index is the hash of the positions (``batch_index``), so that a program which asks in
     the same order again gets the same batches. In a worker process of a torch ``DataLoader``, which knows nothing of
-    what other workers and earlier ones were asked for, the seed that torch draws for each iteration enters, too, unless
-    the program chose the epoch: then batches do not depend on the workers.
+    what other workers and earlier ones were asked for, the seed that torch gives it enters, too, unless the program
+    chose the epoch: then batches do not depend on the workers.
 
     Threads may share it. A fork may be made at any moment: it has no lock. Its memory is bounded: behind 65,536 batches
     it begins to count anew, with indices that are no plain hashes any more.
@@ -67,8 +67,8 @@ class PlacesByPositions:
         index = batch_index(positions)
         times = next(counted.times.setdefault(index, itertools.count()))
         worker = get_worker_info()
-        base_seed = 0 if worker is None or counted.is_chosen else worker.seed - worker.id
-        return counted.epoch, another_index(index, counted.fill, times, base_seed)
+        seed = 0 if worker is None or counted.is_chosen else worker.seed
+        return counted.epoch, another_index(index, counted.fill, times, seed)
 
 
 def places_after(epoch: int, index: int) -> Iterator[tuple[int, int]]:

@@ -381,6 +381,24 @@ def test_options_that_an_own_sampler_would_have_to_know() -> None:
         glt.loader.NodeLoader(dataset, object(), torch.arange(20))
 
 
+def test_what_else_an_own_sampler_gives() -> None:
+    """Is for a ``_collate_fn`` of the program's own, whatever its kind."""
+
+    class Answers:
+        def sample_from_nodes(self, inputs: Any) -> Any:
+            return {"seeds": inputs.node}
+
+    class Own(glt.loader.NodeLoader):
+        @staticmethod
+        def _collate_fn(sampler_out: Any) -> Any:
+            return sampler_out["seeds"].tolist()
+
+    dataset = make_dataset(HOMOGENEOUS)
+    assert list(Own(dataset, Answers(), torch.arange(4), batch_size=2)) == [[0, 1], [2, 3]]
+    with pytest.raises(InvalidArgumentError, match=r"sampler: expected sample_from_nodes .* got dict"):
+        next(iter(glt.loader.NodeLoader(dataset, Answers(), torch.arange(4), batch_size=2)))
+
+
 def test_own_batches_of_seeds() -> None:
     """As GLT's loaders are made themselves: ``__next__`` takes seeds, asks the sampler, and collates."""
 
@@ -399,6 +417,12 @@ def test_own_batches_of_seeds() -> None:
             epochs.append(torch.cat([batch.batch for batch in batches]))
             assert epochs[-1].sort().values.tolist() == [*range(20, 40)]
         assert not torch.equal(*epochs)
+        passes = [[seeds.tolist() for seeds in loader._seed_loader] for _ in range(2)]
+        assert passes[0] != passes[1]
+        loader.set_epoch(0)
+        assert torch.cat([batch.batch for batch in loader]).equal(epochs[0])
+        with pytest.raises(InvalidArgumentError, match="state_dict: expected a loop whose batches the loader makes"):
+            loader.state_dict()
     order = torch.utils.data.SequentialSampler(range(20))
     ordered = Own(dataset, sampler, torch.arange(20, 40), batch_size=7, sampler=order)
     assert torch.cat([batch.batch for batch in ordered]).tolist() == [*range(20, 40)]

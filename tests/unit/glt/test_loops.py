@@ -50,6 +50,34 @@ def test_a_loop_tells_of_what_failed() -> None:
     loop.shutdown_loop()
 
 
+def test_tasks_that_callbacks_add_are_waited_for() -> None:
+    loop, found = glt.distributed.ConcurrentEventLoop(2), []
+
+    def go_on(value: int) -> None:
+        found.append(value)
+        if value < 3:
+            loop.add_task(soon(value + 1), go_on)
+
+    loop.start_loop()
+    loop.add_task(soon(0), go_on)
+    loop.shutdown_loop()
+    assert found == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("method", ["shutdown_loop", "wait_all"])
+def test_a_callback_cannot_wait_for_itself(method: str) -> None:
+    """It is told at once, and the loop goes on."""
+    loop = glt.distributed.ConcurrentEventLoop(2)
+    loop.start_loop()
+    loop.add_task(soon(0), lambda _: getattr(loop, method)())
+    with pytest.raises(RuntimeError, match=f"{method}: called in the thread of the loop"):
+        loop.wait_all(60.0)
+    found: list[int] = []
+    loop.add_task(soon(7), found.append)
+    loop.shutdown_loop()
+    assert found == [7]
+
+
 def test_a_loop_does_not_wait_for_ever() -> None:
     loop = glt.distributed.ConcurrentEventLoop(2)
     loop.shutdown_timeout_s = 0.1

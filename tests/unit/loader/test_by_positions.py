@@ -85,6 +85,20 @@ def test_epochs_of_others_loaders_differ(num_workers: int) -> None:
     assert found == epochs()
 
 
+def test_workers_that_stay_draw_anew() -> None:
+    """Whichever of them a batch comes to, in whatever epoch."""
+    loader = NeighborLoader(DATA, [4, 4], batch_size=1)
+    plain = DataLoader(
+        loader.dataset,  # type: ignore[arg-type]
+        sampler=[5] * 20,
+        collate_fn=loader.collate_fn,
+        num_workers=2,
+        persistent_workers=True,
+    )
+    found = [tuple(batch.n_id.tolist()) for _ in range(2) for batch in plain]
+    assert len(set(found)) > 30  # of 40
+
+
 def test_a_collation_asks_for_two_views() -> None:
     class Twice(NeighborLoader):
         def collate_fn(self, index: torch.Tensor | Sequence[int]) -> Any:

@@ -652,6 +652,23 @@ def test_keywords_of_worker_processes() -> None:
         NeighborLoader(homogeneous(), [2], no_such_keyword=1)
 
 
+def test_a_worker_init_fn_that_iterates_itself() -> None:
+    begun: list[str] = []
+
+    def within(number: int) -> None:
+        begun.append(f"within {number}")
+        random.seed(1)
+
+    def init(number: int) -> None:
+        begun.append(f"init {number}")
+        list(NeighborLoader(homogeneous(), [2], num_workers=1, worker_init_fn=within, batch_size=20))
+
+    before = random.getstate()
+    list(NeighborLoader(homogeneous(), [2], num_workers=1, worker_init_fn=init, batch_size=20))
+    assert begun == ["init 0", "within 0"]
+    assert random.getstate() == before
+
+
 @pytest.mark.parametrize("keywords", [{}, {"num_workers": 0}, {"num_workers": 2}])
 def test_what_worker_processes_would_seed_stays(keywords: dict[str, Any]) -> None:
     """PyG calls ``worker_init_fn`` in workers alone, whose generators are not those of the program."""
