@@ -217,8 +217,8 @@ def test_what_a_dropped_loader_copies_from_stays_until_the_copies_are_done(last:
     alive = [weakref.ref(source) for source in sources]
     for event in events:
         copies._sources.hold(sources.pop(0), event)
-    del copies
     events[1 - last].is_done = True
+    del copies
     assert None not in [ref() for ref in alive]
     events[last].is_done = True
     wait_until(lambda: [ref() for ref in alive] == [None, None])
