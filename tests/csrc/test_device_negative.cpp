@@ -111,6 +111,7 @@ int64_t check_request(const Request& request) {
                       request.is_strict ? EdgeSet(request.edges) : EdgeSet(), request.is_strict,
                       request.rows_are_sources, kKey, request.num_slots, request.num_trials, found.is_open.data()});
     if (request.given_sources.defined()) found.sources = expected.sources;
+    CHECK_EQUAL(executor.num_launches(), 1);  // whatever the number of slots and of trials
     CHECK(found.sources == expected.sources);
     CHECK(found.targets == expected.targets);
     CHECK(found.is_open == expected.is_open);
